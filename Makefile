@@ -1,0 +1,45 @@
+# `make demo` and `make test` need Python 3.11 or newer with its venv module; they install everything else into .venv.
+PYTHON ?= python3
+TORCH_INDEX ?=
+BIN := .venv/bin
+
+# The venv sees the system's packages only where torch is already importable there, so that it is kept.
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "statewell needs Python 3.11 or newer; name one with: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 2; }
+	@if $(PYTHON) -c 'import torch' 2>/dev/null; then $(PYTHON) -m venv --system-site-packages .venv; else $(PYTHON) -m venv .venv; fi
+
+# $(1): extras. The constraint on torch is dropped where one is importable; TORCH_INDEX is asked for torch alone.
+define install
+	@set -e; keep="-c constraints/torch.txt"; \
+	if $(BIN)/python -c 'import torch' 2>/dev/null; then keep=""; \
+	elif [ -n "$(TORCH_INDEX)" ]; then $(BIN)/python -m pip install --disable-pip-version-check -q --index-url "$(TORCH_INDEX)" -c constraints/torch.txt torch; fi; \
+	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints/packages.txt $$keep -e '.$(1)'
+endef
+
+.PHONY: install demo test check lint clean
+install: .venv/bin/python
+	$(call install,)
+
+demo: install
+	$(BIN)/statewell compare --quick
+
+install-test: .venv/bin/python
+	$(call install,[test])
+
+test: install-test
+	$(BIN)/python -m pytest -m 'not slow and not gpu'
+
+check: install-test
+	$(BIN)/python -m pytest -m 'not gpu'
+
+lint: .venv/bin/python
+	$(call install,[test$(comma)lint])
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports
+
+comma := ,
+
+clean:
+	rm -rf .venv

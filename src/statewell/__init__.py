@@ -1,0 +1,32 @@
+"""statewell: the six memories of language models, trained, run, measured and accounted for to the byte.
+
+Names are loaded on first use, so that `import statewell` and `statewell plan` need no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+# Eager, because the subpackage `plan` would otherwise take the function's name once anything imports it.
+from statewell.plan import plan
+
+__version__ = "0.1.0"
+
+# public name -> (module, attribute in it, or None for the module itself)
+_PUBLIC = {
+    "build": ("statewell.models", "build"),
+    "load": ("statewell.checkpoints.load", "load"),
+    "generate": ("statewell.engine.generate", "generate"),
+    "ops": ("statewell.kernels.ops", None),
+    "errors": ("statewell.errors", None),
+}
+
+__all__ = ["__version__", "plan", *_PUBLIC]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'statewell' has no attribute '{name}'")
+    module, attribute = _PUBLIC[name]
+    found = importlib.import_module(module)
+    return found if attribute is None else getattr(found, attribute)

@@ -1,0 +1,50 @@
+"""The `statewell` command: its verbs, and the one place where errors become a sentence and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from statewell import __version__
+from statewell.cli import plan
+from statewell.cli.terminal import say
+from statewell.errors import StatewellError
+
+VERBS = {"plan": (plan.plan, plan.EXAMPLE)}
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"statewell {__version__}")
+        raise typer.Exit
+
+
+@app.callback(epilog="Example: statewell compare --quick")
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """The six memories of language models: plan, train, compare and generate, with every byte accounted for.
+
+    Add --debug to any command to see the traceback of an error.
+    """
+
+
+for name, (verb, example) in VERBS.items():
+    app.command(name, epilog=f"Example: {example}")(verb)
+
+
+def run() -> None:
+    """Run the command line; 0 done, 1 the work failed, 2 the request was wrong."""
+    debug = "--debug" in sys.argv
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    try:
+        app(arguments, prog_name="statewell")
+    except StatewellError as error:
+        if debug:
+            raise
+        say(f"error: {error}")
+        sys.exit(error.exit_code)

@@ -1,0 +1,198 @@
+"""What a model is: a stack of layers, each a mixer and an FFN, joined by a residual stream. Nothing is patterned: every
+layer is written out, so that a reader or a planner never has to expand a rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from statewell.config.memory import MemorySpec
+from statewell.config.mixers import MixerSpec, require_positive
+from statewell.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class GELU:
+    """down(gelu(up x)), tanh form (GPT-2's gelu_new)."""
+
+    gated: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwiGLU:
+    """down(silu(gate x) * up x)."""
+
+    gated: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiTU:
+    """K3's bounded GLU: [beta tanh(gate/beta) sigmoid(gate)] * [linear_beta tanh(up/linear_beta)].
+
+    linear_beta None leaves `up` untouched.
+    """
+
+    gated: ClassVar[bool] = True
+    beta: float = 4.0
+    linear_beta: float | None = 25.0
+
+
+Activation = GELU | SwiGLU | SiTU
+
+
+@dataclass(frozen=True, kw_only=True)
+class MLPSpec:
+    """A dense feed-forward network of inner `width`; `bias` on its projections (GPT-2)."""
+
+    label: ClassVar[str] = "MLP"
+    width: int
+    activation: Activation
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        require_positive(self, "width")
+
+
+def _check_experts(spec: MoESpec | LatentMoESpec) -> None:
+    require_positive(spec, "experts", "top_k", "width", "shared_width")
+    if spec.top_k > spec.experts:
+        raise ConfigError(f"{type(spec).__name__} chooses {spec.top_k} of {spec.experts} experts; top_k can be at most {spec.experts}.")
+    if not spec.activation.gated:
+        raise ConfigError(f"{type(spec).__name__} has a {type(spec.activation).__name__} activation; experts need a gated one.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoESpec:
+    """Experts chosen per token by a sigmoid router, beside a shared expert that every token takes (Kimi Linear).
+
+    width: of one routed expert. shared_width: of the shared MLP. scaling: of the routed sum, after renormalising.
+    """
+
+    label: ClassVar[str] = "MoE"
+    experts: int
+    top_k: int
+    width: int
+    shared_width: int
+    activation: Activation
+    scaling: float = 1.0
+    renormalize: bool = True
+
+    def __post_init__(self) -> None:
+        _check_experts(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentMoESpec:
+    """MoE whose routed experts work at a `latent` width between two projections, normed before the second (Kimi K3)."""
+
+    label: ClassVar[str] = "LatentMoE"
+    experts: int
+    top_k: int
+    width: int
+    shared_width: int
+    latent: int
+    activation: Activation
+    scaling: float = 1.0
+    renormalize: bool = True
+
+    def __post_init__(self) -> None:
+        require_positive(self, "latent")
+        _check_experts(self)
+
+
+FFNSpec = MLPSpec | MoESpec | LatentMoESpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerSpec:
+    """One layer: read the stream, mix tokens, add; read again, FFN, add."""
+
+    mixer: MixerSpec
+    ffn: FFNSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainStreamSpec:
+    """The ordinary residual stream: one running sum."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttnResSpec:
+    """Attention residuals: every read is a softmax mix of the group sums so far; a group is `group` layers (K3: 12)."""
+
+    group: int
+
+    def __post_init__(self) -> None:
+        require_positive(self, "group")
+
+
+StreamSpec = PlainStreamSpec | AttnResSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerNormSpec:
+    """LayerNorm with weight and bias (GPT-2)."""
+
+    eps: float = 1e-5
+
+
+@dataclass(frozen=True, kw_only=True)
+class RMSNormSpec:
+    """RMSNorm with weight; statistics in at least fp32."""
+
+    eps: float = 1e-5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Storage:
+    """How the weights lie in the released file.
+
+    dtype: of everything else. fp32: last names of tensors kept in fp32. experts: "mxfp4" (4.25 bits a weight) or None.
+    a_log_entries: entries stored for A_log where the file pads it (K3: 128 for 96 heads), or None.
+    """
+
+    dtype: str = "fp32"
+    fp32: tuple[str, ...] = ()
+    experts: str | None = None
+    a_log_entries: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """A whole language model.
+
+    name: as the user types it. architecture: one of the six. vocab: token ids. width: D. positions: rows of a learned
+    position table, or None. context: the model's own limit in tokens, or None. tied: the head is the embedding.
+    init_std: of the normal initial weights.
+    """
+
+    name: str
+    architecture: str
+    vocab: int
+    width: int
+    layers: tuple[LayerSpec, ...]
+    stream: StreamSpec
+    norm: LayerNormSpec | RMSNormSpec
+    positions: int | None = None
+    context: int | None = None
+    tied: bool = False
+    init_std: float = 0.02
+    storage: Storage = Storage()
+
+    def __post_init__(self) -> None:
+        require_positive(self, "vocab", "width")
+        if not self.layers:
+            raise ConfigError(f"{self.name} has no layers; a model needs at least one.")
+        if self.positions is not None and self.context is not None and self.context > self.positions:
+            raise ConfigError(f"{self.name} has a context of {self.context:,} but only {self.positions:,} positions; lower the context.")
+
+    def memory(self, cache_dtype: str = "bf16", state_dtype: str = "fp32") -> MemorySpec:
+        """What one row of all layers holds together."""
+        return MemorySpec(
+            tensors=tuple(
+                tensor
+                for layer in self.layers
+                for tensor in layer.mixer.memory(cache_dtype, state_dtype).tensors
+            )
+        )

@@ -1,0 +1,10 @@
+"""Settings of the whole suite: seeded, without deadlines (the machines are noisy), on two threads."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import settings
+
+settings.register_profile("suite", deadline=None, derandomize=True, database=None, max_examples=25)
+settings.load_profile("suite")
+torch.set_num_threads(2)
