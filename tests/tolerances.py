@@ -1,4 +1,5 @@
-"""The one table of error limits. A limit is never loosened in the commit that breaks it, and never warns instead of failing."""
+"""The one table of error limits. A limit is never loosened in the commit that breaks it, and never warns instead of
+failing."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _PUBLIC = {
     "errors": ("statewell.errors", None),
 }
 
-__all__ = ["__version__", "plan", *_PUBLIC]
+__all__ = ["__version__", "build", "errors", "generate", "load", "ops", "plan"]
 
 
 def __getattr__(name: str) -> object:

@@ -10,14 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statewell.architectures import ARCHITECTURES, RELEASED, SIZES, preset
-from statewell.config.layers import GELU, LatentMoESpec, ModelConfig, MoESpec, PlainStreamSpec, RMSNormSpec, SwiGLU
+from statewell.config.layers import (
+    GELU,
+    LatentMoESpec,
+    ModelConfig,
+    MoESpec,
+    PlainStreamSpec,
+    RMSNormSpec,
+    SwiGLU,
+)
 from statewell.config.load import model_from_json, model_to_json
 from statewell.config.memory import MemorySpec, TensorSpec
 from statewell.config.mixers import AttentionSpec, GatedDeltaSpec, KDASpec
 from statewell.config.numbers import format_bytes, format_count, parse_count
 from statewell.errors import ConfigError, RequestError
 
-CONFIGS = [*RELEASED.values(), *(preset(architecture, size) for architecture in ARCHITECTURES for size in SIZES)]
+CONFIGS = [
+    *RELEASED.values(),
+    *(preset(architecture, size) for architecture in ARCHITECTURES for size in SIZES),
+]
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
@@ -37,8 +48,16 @@ def changed(path: list, value: object) -> dict:
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        (["layers", 0, "mixer", "heds"], 3, "model.layers[0].mixer.heds is not a field of KDASpec; did you mean 'heads'"),
-        (["layers", 0, "mixer", "kind"], "KDASpek", "model.layers[0].mixer.kind is 'KDASpek'; did you mean 'KDASpec'"),
+        (
+            ["layers", 0, "mixer", "heds"],
+            3,
+            "model.layers[0].mixer.heds is not a field of KDASpec; did you mean 'heads'",
+        ),
+        (
+            ["layers", 0, "mixer", "kind"],
+            "KDASpek",
+            "model.layers[0].mixer.kind is 'KDASpek'; did you mean 'KDASpec'",
+        ),
         (["layers", 1, "ffn", "top_k"], 99, "chooses 99 of 8 experts"),
         (["layers", 0, "mixer", "heads"], 0, "KDASpec.heads is 0"),
         (["layers", 0, "mixer", "heads"], "4", "KDASpec.heads is '4'"),
@@ -94,7 +113,15 @@ def test_reserved_bytes_are_whole_pages_and_never_below_used(lengths, page, fixe
 
 
 @pytest.mark.parametrize(
-    ("text", "count"), [("1Mi", 2**20), ("32k", 32_000), ("1.5M", 1_500_000), ("80Gi", 80 * 2**30), ("1,048,576", 2**20), ("7", 7)]
+    ("text", "count"),
+    [
+        ("1Mi", 2**20),
+        ("32k", 32_000),
+        ("1.5M", 1_500_000),
+        ("80Gi", 80 * 2**30),
+        ("1,048,576", 2**20),
+        ("7", 7),
+    ],
 )
 def test_counts_are_read_as_people_write_them(text, count):
     assert parse_count(text) == count

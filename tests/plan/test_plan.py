@@ -137,7 +137,7 @@ def test_weights_dtype_overrides_the_released_one():
     ],
 )
 def test_a_wrong_request_is_answered_with_the_way_out(call, error, words):
-    with pytest.raises(error, match="[Vv]alid|at least") as caught:
+    with pytest.raises(error, match=r"[Vv]alid|at least") as caught:
         call()
     assert words in str(caught.value)
 

@@ -20,7 +20,9 @@ _MODULES = {
 
 ARCHITECTURES = tuple(_MODULES)
 SIZES = ("nano", "tiny", "small")
-RELEASED: dict[str, ModelConfig] = {name: config for module in _MODULES.values() for name, config in module.RELEASED.items()}
+RELEASED: dict[str, ModelConfig] = {
+    name: config for module in _MODULES.values() for name, config in module.RELEASED.items()
+}
 
 
 def preset(architecture: str, size: str) -> ModelConfig:
@@ -34,7 +36,8 @@ def preset(architecture: str, size: str) -> ModelConfig:
 
 
 def resolve(name: str) -> ModelConfig:
-    """The config of a released preset (`gpt2`, `kimi-k3`) or of `ARCH:SIZE`. Raises RequestError for an unknown name."""
+    """The config of a released preset (`gpt2`, `kimi-k3`) or of `ARCH:SIZE`. Raises RequestError for an unknown
+    name."""
     if ":" in name:
         architecture, size = name.split(":", 1)
         return preset(architecture, size)

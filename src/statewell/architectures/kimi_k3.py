@@ -36,7 +36,8 @@ class KimiK3Parts:
 
 
 def kimi_k3(name: str, parts: KimiK3Parts, *, vocab: int, width: int, depth: int, group: int) -> ModelConfig:
-    """`depth` layers: MLA every fourth and at the end, KDA elsewhere; the first FFN dense; AttnRes groups of `group`."""
+    """`depth` layers: MLA every fourth and at the end, KDA elsewhere; the first FFN dense; AttnRes groups of
+    `group`."""
     layers = tuple(
         LayerSpec(
             mixer=parts.mla if index % 4 == 3 or index == depth - 1 else parts.kda,
@@ -79,12 +80,16 @@ def _small(size: str, *, width: int, depth: int, heads: int, group: int, ffns: t
     parts = KimiK3Parts(
         kda=KDASpec(heads=heads, key_dim=head, value_dim=head, output_gate="full", lower_bound=-5.0),
         mla=MLASpec(
-            heads=heads, q_rank=width // 2, kv_rank=width // 2, nope_dim=head, rope_dim=head // 2, value_dim=head, gate=True
+            heads=heads,
+            q_rank=width // 2,
+            kv_rank=width // 2,
+            nope_dim=head,
+            rope_dim=head // 2,
+            value_dim=head,
+            gate=True,
         ),
         dense=MLPSpec(width=dense, activation=SiTU()),
-        moe=LatentMoESpec(
-            experts=8, top_k=2, width=expert, shared_width=shared, latent=width // 2, activation=SiTU()
-        ),
+        moe=LatentMoESpec(experts=8, top_k=2, width=expert, shared_width=shared, latent=width // 2, activation=SiTU()),
     )
     return kimi_k3(f"kimi_k3:{size}", parts, vocab=256, width=width, depth=depth, group=group)
 

@@ -1,8 +1,10 @@
 """Kimi Linear: three layers of KDA, whose fade is per key channel, to one of latent attention, which forgets nothing.
 
-    S' = diag(exp(g_t)) S_{t-1}      u_t = beta_t (v_t - S'^T k_t)      S_t = S' + k_t u_t^T      o_t = S_t^T q_t / sqrt(K)
+    S' = diag(exp(g_t)) S_{t-1}      u_t = beta_t (v_t - S'^T k_t)      S_t = S' + k_t u_t^T      o_t = S_t^T q_t /
+    sqrt(K)
 
-g in R^K = -exp(A_log) softplus(f_b f_a x + dt_bias). Attention keeps one latent row per token and sees no positions: the
+g in R^K = -exp(A_log) softplus(f_b f_a x + dt_bias). Attention keeps one latent row per token and sees no positions:
+the
 recurrent layers carry the order. FFNs are a dense first layer, then experts. Source: Kimi Team 2025, arXiv:2510.26692.
 """
 

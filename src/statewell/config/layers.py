@@ -57,9 +57,13 @@ class MLPSpec:
 def _check_experts(spec: MoESpec | LatentMoESpec) -> None:
     require_positive(spec, "experts", "top_k", "width", "shared_width")
     if spec.top_k > spec.experts:
-        raise ConfigError(f"{type(spec).__name__} chooses {spec.top_k} of {spec.experts} experts; top_k can be at most {spec.experts}.")
+        raise ConfigError(
+            f"{type(spec).__name__} chooses {spec.top_k} of {spec.experts} experts; lower top_k."
+        )
     if not spec.activation.gated:
-        raise ConfigError(f"{type(spec).__name__} has a {type(spec.activation).__name__} activation; experts need a gated one.")
+        raise ConfigError(
+            f"{type(spec).__name__} has a {type(spec.activation).__name__} activation; experts need a gated one."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,14 +189,14 @@ class ModelConfig:
         if not self.layers:
             raise ConfigError(f"{self.name} has no layers; a model needs at least one.")
         if self.positions is not None and self.context is not None and self.context > self.positions:
-            raise ConfigError(f"{self.name} has a context of {self.context:,} but only {self.positions:,} positions; lower the context.")
+            raise ConfigError(
+                f"{self.name} has a context of {self.context:,} but {self.positions:,} positions; lower it."
+            )
 
     def memory(self, cache_dtype: str = "bf16", state_dtype: str = "fp32") -> MemorySpec:
         """What one row of all layers holds together."""
         return MemorySpec(
             tensors=tuple(
-                tensor
-                for layer in self.layers
-                for tensor in layer.mixer.memory(cache_dtype, state_dtype).tensors
+                tensor for layer in self.layers for tensor in layer.mixer.memory(cache_dtype, state_dtype).tensors
             )
         )

@@ -23,7 +23,9 @@ def require_positive(spec: object, *names: str) -> None:
 
 def _tails(widths: dict[str, int], conv: int, dtype: str) -> tuple[TensorSpec, ...]:
     """The last conv-1 raw inputs of each short convolution."""
-    return tuple(TensorSpec(name=f"{name}_tail", shape=(conv - 1, width), dtype=dtype) for name, width in widths.items())
+    return tuple(
+        TensorSpec(name=f"{name}_tail", shape=(conv - 1, width), dtype=dtype) for name, width in widths.items()
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +45,9 @@ class AttentionSpec:
 
     def memory(self, cache_dtype: str, state_dtype: str) -> MemorySpec:
         shape = (self.heads, self.head_dim)
-        return MemorySpec(tensors=tuple(TensorSpec(name=name, shape=shape, dtype=cache_dtype, grows=True) for name in ("k", "v")))
+        return MemorySpec(
+            tensors=tuple(TensorSpec(name=name, shape=shape, dtype=cache_dtype, grows=True) for name in ("k", "v"))
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +111,9 @@ class GatedDeltaSpec:
     def __post_init__(self) -> None:
         require_positive(self, "heads", "value_heads", "key_dim", "value_dim", "conv")
         if self.value_heads % self.heads:
-            raise ConfigError(f"GatedDeltaSpec has {self.value_heads} value heads over {self.heads} heads; make it a multiple.")
+            raise ConfigError(
+                f"GatedDeltaSpec has {self.value_heads} value heads over {self.heads} heads; make it a multiple."
+            )
 
     def memory(self, cache_dtype: str, state_dtype: str) -> MemorySpec:
         state = TensorSpec(name="state", shape=(self.value_heads, self.key_dim, self.value_dim), dtype=state_dtype)
@@ -137,7 +143,9 @@ class KDASpec:
         if self.output_gate not in ("low_rank", "full"):
             raise ConfigError(f"KDASpec.output_gate is {self.output_gate!r}; it must be 'low_rank' or 'full'.")
         if self.lower_bound is not None and not self.lower_bound < 0:
-            raise ConfigError(f"KDASpec.lower_bound is {self.lower_bound}; a log retention's floor is below 0 (K3: -5), or None.")
+            raise ConfigError(
+                f"KDASpec.lower_bound is {self.lower_bound}; a log retention's floor is below 0 (K3: -5), or None."
+            )
 
     def memory(self, cache_dtype: str, state_dtype: str) -> MemorySpec:
         state = TensorSpec(name="state", shape=(self.heads, self.key_dim, self.value_dim), dtype=state_dtype)
@@ -151,7 +159,8 @@ class MLASpec:
     """Multi-head latent attention without positions: one latent row per token, shared by all heads (Kimi Linear, K3).
 
     q_rank: rank of the query's down-projection, None for a direct one. kv_rank: the latent's width. nope_dim, rope_dim:
-    a query head's two parts; the second meets a key part shared by all heads and is not rotated. gate: a sigmoid gate on
+    a query head's two parts; the second meets a key part shared by all heads and is not rotated. gate: a sigmoid gate
+    on
     the heads' output (K3).
     """
 

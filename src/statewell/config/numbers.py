@@ -6,7 +6,17 @@ import re
 
 from statewell.errors import RequestError
 
-SUFFIXES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+SUFFIXES = {
+    "": 1,
+    "k": 10**3,
+    "K": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+}
 BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 DECIMAL_UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k"))
 
@@ -21,7 +31,9 @@ def parse_count(text: str | int) -> int:
     match = re.fullmatch(r"([0-9][0-9,_]*(?:\.[0-9]+)?)\s*([A-Za-z]*)", text.strip())
     suffix = match.group(2) if match else None
     if match is None or suffix not in SUFFIXES:
-        raise RequestError(f"'{text}' is not a count; write a whole number, optionally with k, M, G, Ki, Mi or Gi, as in 32k or 1Mi.")
+        raise RequestError(
+            f"'{text}' is not a count; write a whole number, optionally with k, M, G, Ki, Mi or Gi, as in 32k or 1Mi."
+        )
     value = float(match.group(1).replace(",", "").replace("_", "")) * SUFFIXES[suffix]
     if value != int(value):
         raise RequestError(f"'{text}' is {value:g}, not a whole number; write it out in full.")

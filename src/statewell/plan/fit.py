@@ -9,7 +9,8 @@ from statewell.config.memory import PAGE, MemorySpec
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """yes: weights and reserved memory fit. largest_context, most_rows: what would, 0 for nothing, None for no limit."""
+    """yes: weights and reserved memory fit. largest_context, most_rows: what would, 0 for nothing, None for no
+    limit."""
 
     yes: bool
     largest_context: int | None

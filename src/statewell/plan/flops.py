@@ -1,11 +1,20 @@
-"""Floating-point operations of one token's forward pass: 2 per weight used, plus what reading and writing memory costs."""
+"""Floating-point operations of one token's forward pass: 2 per weight used, plus what reading and writing memory
+costs."""
 
 from __future__ import annotations
 
 from functools import singledispatch
 
 from statewell.config.layers import ModelConfig
-from statewell.config.mixers import AttentionSpec, DeltaSpec, GatedDeltaSpec, KDASpec, LinearSpec, MixerSpec, MLASpec
+from statewell.config.mixers import (
+    AttentionSpec,
+    DeltaSpec,
+    GatedDeltaSpec,
+    KDASpec,
+    LinearSpec,
+    MixerSpec,
+    MLASpec,
+)
 from statewell.errors import ConfigError
 from statewell.plan.weights import active
 

@@ -21,7 +21,15 @@ from statewell.config.layers import (
     MoESpec,
 )
 from statewell.config.memory import DTYPE_BYTES
-from statewell.config.mixers import AttentionSpec, DeltaSpec, GatedDeltaSpec, KDASpec, LinearSpec, MixerSpec, MLASpec
+from statewell.config.mixers import (
+    AttentionSpec,
+    DeltaSpec,
+    GatedDeltaSpec,
+    KDASpec,
+    LinearSpec,
+    MixerSpec,
+    MLASpec,
+)
 from statewell.errors import ConfigError, nearest
 
 MXFP4_GROUP = 32  # weights that share one scale byte: 4 bits each + 8/32 = 4.25 bits
@@ -72,7 +80,9 @@ def active(config: ModelConfig) -> int:
 
 def compared(config: ModelConfig) -> int:
     """Active parameters without embeddings and head: what `compare` matches."""
-    return sum(weight.active for weight in weights(config) if weight.name.startswith(("blocks.", "norm.", "output_site.")))
+    return sum(
+        weight.active for weight in weights(config) if weight.name.startswith(("blocks.", "norm.", "output_site."))
+    )
 
 
 def layer_weights(config: ModelConfig, index: int) -> Iterator[Weight]:

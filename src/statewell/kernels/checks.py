@@ -1,0 +1,193 @@
+"""The checks that `ops.py` makes once per call. Each refusal is one plain sentence: value, limit, way out.
+
+Functions named after a tensor property check one thing; those named after operations check a family and
+return `dims`, the widths of one token, which is all the registry may know about sizes.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from torch import Tensor
+
+from statewell.errors import ShapeError
+
+LinearState = tuple[Tensor, Tensor] | Tensor
+
+
+def floats(op: str, named: dict[str, Tensor | None]) -> None:
+    """Every tensor given is floating point and on one device, that of the first; None is skipped."""
+    device = None
+    for name, tensor in named.items():
+        if tensor is None:
+            continue
+        if not tensor.is_floating_point():
+            raise ShapeError(f"{op}: {name} is {tensor.dtype}, a floating-point dtype is needed; call .float() on it.")
+        if device is None:
+            device = tensor.device
+        elif tensor.device != device:
+            raise ShapeError(
+                f"{op}: {name} is on {tensor.device}, the tensors before it on {device}; move it to {device}."
+            )
+
+
+def rank(op: str, name: str, tensor: Tensor, letters: str) -> None:
+    """The tensor has one axis per shape letter."""
+    axes = letters.count(",") + 1
+    if tensor.dim() != axes:
+        raise ShapeError(
+            f"{op}: {name} has shape {tuple(tensor.shape)}, {axes} axes [{letters}] are needed; reshape it."
+        )
+
+
+def shape(op: str, name: str, tensor: Tensor, wanted: tuple[int, ...], letters: str) -> None:
+    """The tensor has exactly the wanted shape, spelled in letters."""
+    if tensor.shape != wanted:
+        raise ShapeError(
+            f"{op}: {name} has shape {tuple(tensor.shape)}, the other tensors need [{letters}] = {wanted}; "
+            f"reshape or rebuild {name}."
+        )
+
+
+def multiple(op: str, many: str, count: int, few: str, unit: int) -> None:
+    """Heads of one kind are shared evenly among heads of another."""
+    if unit == 0 or count % unit:
+        raise ShapeError(f"{op}: {count} {many} heads cannot share {unit} {few} heads; use a multiple of {unit}.")
+
+
+def segments(op: str, first: Tensor, cu_seqlens: Tensor | None, name: str = "cu_seqlens") -> int:
+    """N: the rows of `first` [B, T, ...], or its segments when packed, whose bounds rise from 0 to T."""
+    B, T = first.shape[:2]
+    if cu_seqlens is None:
+        return B
+    if B != 1:
+        raise ShapeError(f"{op}: {B} rows came with {name}, which needs 1; reshape them to [1, B*T, ...].")
+    if cu_seqlens.is_floating_point() or cu_seqlens.dim() != 1 or cu_seqlens.numel() < 2:
+        raise ShapeError(
+            f"{op}: {name} is {cu_seqlens.dtype} of shape {tuple(cu_seqlens.shape)}, whole numbers [N+1] are "
+            f"needed, N >= 1; give the start of every segment and the end of the last."
+        )
+    bounds = cu_seqlens.tolist()
+    if bounds[0] != 0 or bounds[-1] != T or any(b < a for a, b in itertools.pairwise(bounds)):
+        raise ShapeError(
+            f"{op}: {name} goes from {bounds[0]} to {bounds[-1]}, it must rise from 0 to the {T} tokens; "
+            f"give the start of every segment and the end of the last."
+        )
+    return len(bounds) - 1
+
+
+def key_segments(op: str, q: Tensor, keys: Tensor, cu_seqlens: Tensor | None, cu_seqlens_k: Tensor | None) -> None:
+    """Queries [B, T, ...] are the last of their segment's keys [B, S, ...], so none has fewer keys."""
+    pairs = [(q.shape[1], keys.shape[1])]
+    if cu_seqlens is None and cu_seqlens_k is not None:
+        raise ShapeError(f"{op}: cu_seqlens_k came without cu_seqlens; give the bounds of the queries as well.")
+    if cu_seqlens is not None:
+        bounds = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
+        N, kept = segments(op, q, cu_seqlens), segments(op, keys, bounds, "cu_seqlens_k")
+        if kept != N:
+            raise ShapeError(f"{op}: {N} segments of queries came with {kept} of keys; give as many of both.")
+        pairs = list(zip(cu_seqlens.diff().tolist(), bounds.diff().tolist(), strict=True))
+    for t, s in pairs:
+        if s < t:
+            raise ShapeError(f"{op}: {t} queries came with {s} keys, at least {t} are needed; append their own keys.")
+
+
+def heads(op: str, lead: str, q: Tensor, k: Tensor, v: Tensor) -> tuple[int, int, int, int]:
+    """H, K, HV, V of q, k [lead, H, K] and v [lead, HV, V]; lead is "B, T", or "N" for single tokens."""
+    rank(op, "q", q, f"{lead}, H, K")
+    rank(op, "v", v, f"{lead}, HV, V")
+    (H, K), (HV, V) = q.shape[-2:], v.shape[-2:]
+    shape(op, "k", k, tuple(q.shape), f"{lead}, H, K")
+    shape(op, "v", v, (*q.shape[:-2], HV, V), f"{lead}, HV, V")
+    multiple(op, "value", HV, "query/key", H)
+    return H, K, HV, V
+
+
+def delta(
+    op: str, lead: str, inputs: dict[str, Tensor], state: Tensor | None, cu_seqlens: Tensor | None = None
+) -> tuple[int, ...]:
+    """The delta family: q, k, v, beta, perhaps g (one per key channel in kda alone), perhaps a state."""
+    q = inputs["q"]
+    H, K, HV, V = heads(op, lead, q, inputs["k"], inputs["v"])
+    floats(op, {**inputs, "state": state})
+    per_head = (*q.shape[:-2], HV)
+    if "g" in inputs and op.startswith("kda"):
+        shape(op, "g", inputs["g"], (*per_head, K), f"{lead}, HV, K")
+    elif "g" in inputs:
+        shape(op, "g", inputs["g"], per_head, f"{lead}, HV")
+    shape(op, "beta", inputs["beta"], per_head, f"{lead}, HV")
+    N = segments(op, q, cu_seqlens)
+    if state is not None:
+        shape(op, "state", state, (N, HV, K, V), "N, HV, K, V")
+    return H, K, HV, V
+
+
+def linear(
+    op: str,
+    lead: str,
+    inputs: dict[str, Tensor],
+    state: LinearState | None,
+    normalize: bool,
+    cu_seqlens: Tensor | None = None,
+) -> tuple[int, ...]:
+    """Linear attention, whose state is the pair (S, z) exactly when normalising."""
+    H, K, HV, V = heads(op, lead, inputs["q"], inputs["k"], inputs["v"])
+    if state is not None and isinstance(state, Tensor) == normalize:
+        form = "the pair (S, z)" if normalize else "S alone"
+        raise ShapeError(f"{op}: with normalize={normalize} the state is {form}, another form came; pass {form}.")
+    S, z = (state, None) if state is None or isinstance(state, Tensor) else state
+    floats(op, {**inputs, "state": S, "z": z})
+    N = segments(op, inputs["q"], cu_seqlens)
+    if S is not None:
+        shape(op, "state", S, (N, HV, K, V), "N, HV, K, V")
+    if z is not None:
+        shape(op, "z", z, (N, HV, K), "N, HV, K")
+    return H, K, HV, V
+
+
+def required(op: str, state: object) -> None:
+    """A single-token operation continues something by definition."""
+    if state is None:
+        raise ShapeError(f"{op}: no state came, a step continues one; start from zeros of shape [N, HV, K, V].")
+
+
+def attention(op: str, q: Tensor, k: Tensor, v: Tensor) -> tuple[int, ...]:
+    """q [B, T, H, K] over k [B, S, Hk, K] and v [B, S, Hk, V]."""
+    for name, tensor, letters in (("q", q, "B, T, H, K"), ("k", k, "B, S, Hk, K"), ("v", v, "B, S, Hk, V")):
+        rank(op, name, tensor, letters)
+    floats(op, {"q": q, "k": k, "v": v})
+    (B, _, H, K), (S, Hk), V = q.shape, k.shape[1:3], v.shape[3]
+    shape(op, "k", k, (B, S, Hk, K), "B, S, Hk, K")
+    shape(op, "v", v, (B, S, Hk, V), "B, S, Hk, V")
+    multiple(op, "query", H, "key", Hk)
+    return H, K, Hk, V
+
+
+def latent_attention(op: str, q: Tensor, latent: Tensor, rope: Tensor, up: Tensor) -> tuple[int, ...]:
+    """q [B, T, H, Kn+P] over latent [B, S, R] and rope [B, S, P], with up [H, Kn+V, R]."""
+    rank(op, "q", q, "B, T, H, Kn+P")
+    rank(op, "latent", latent, "B, S, R")
+    rank(op, "rope", rope, "B, S, P")
+    rank(op, "up", up, "H, Kn+V, R")
+    floats(op, {"q": q, "latent": latent, "rope": rope, "up": up})
+    (B, _, H, width), (S, R), P, rows = q.shape, latent.shape[1:], rope.shape[2], up.shape[1]
+    shape(op, "latent", latent, (B, S, R), "B, S, R")
+    shape(op, "rope", rope, (B, S, P), "B, S, P")
+    shape(op, "up", up, (H, rows, R), "H, Kn+V, R")
+    if not 0 < width - P < rows:
+        raise ShapeError(
+            f"{op}: q has {width} columns, rope {P}, up {rows} rows per head, which leaves a key or a value "
+            f"empty; give q Kn+P columns and up Kn+V rows, Kn and V at least 1."
+        )
+    return H, width - P, P, R, rows - (width - P)
+
+
+def gate(op: str, z: Tensor, A_log: Tensor, dt_bias: Tensor) -> tuple[int, ...]:
+    """z [..., HV] with dt_bias [HV], or z [..., HV, K] with dt_bias [HV, K]; A_log is per head in both."""
+    floats(op, {"z": z, "A_log": A_log, "dt_bias": dt_bias})
+    axes = dt_bias.dim()
+    if axes not in (1, 2):
+        raise ShapeError(f"{op}: dt_bias has shape {tuple(dt_bias.shape)}, [HV] or [HV, K] is needed; reshape it.")
+    shape(op, "A_log", A_log, tuple(dt_bias.shape[:1]), "HV")
+    shape(op, "dt_bias", dt_bias, tuple(z.shape[-axes:]), "the last axes of z")
+    return tuple(dt_bias.shape)

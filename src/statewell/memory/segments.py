@@ -1,0 +1,77 @@
+"""How a packed stream of tokens maps to rows of memory: the only description of a batch below the front door."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from statewell.errors import ShapeError
+
+
+@dataclass(frozen=True)
+class Segments:
+    """N runs of tokens laid end to end in a [1, T] stream.
+
+    bounds: N+1 offsets from 0 to T, increasing. rows: the memory row each segment continues, or None when nothing is
+    kept
+    (packed training documents). start: tokens each segment's row has already taken in. Raises ShapeError for offsets
+    that
+    do not increase, a row named twice, or tuples whose lengths disagree.
+    """
+
+    bounds: tuple[int, ...]
+    rows: tuple[int, ...] | None
+    start: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.bounds) < 2 or self.bounds[0] != 0:
+            raise ShapeError(f"segment bounds {self.bounds} must start at 0 and hold at least one segment.")
+        if any(end <= begin for begin, end in zip(self.bounds, self.bounds[1:], strict=False)):
+            raise ShapeError(f"segment bounds {self.bounds} must increase; leave empty segments out.")
+        if len(self.start) != self.count or (self.rows is not None and len(self.rows) != self.count):
+            raise ShapeError(f"{self.count} segments need as many starts and rows; give one of each per segment.")
+        if self.rows is not None and len(set(self.rows)) != self.count:
+            raise ShapeError(f"rows {self.rows} name one twice; a row can take in one segment at a time.")
+
+    @classmethod
+    def equal(
+        cls,
+        count: int,
+        length: int,
+        rows: tuple[int, ...] | None = None,
+        start: tuple[int, ...] | None = None,
+    ) -> Segments:
+        """`count` segments of `length` tokens each: a plain [B, T] batch."""
+        bounds = tuple(range(0, count * length + 1, length)) if length else (0,)
+        return cls(bounds, rows, start or (0,) * count)
+
+    @property
+    def count(self) -> int:
+        return len(self.bounds) - 1
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(end - begin for begin, end in zip(self.bounds, self.bounds[1:], strict=False))
+
+    @cached_property
+    def single(self) -> bool:
+        """Whether every segment is one token: a decode step."""
+        return self.bounds[-1] == self.count
+
+    @cached_property
+    def fresh(self) -> bool:
+        """Whether every segment starts from an empty memory."""
+        return not any(self.start)
+
+    @cached_property
+    def cu_seqlens(self) -> Tensor:
+        """[N+1] int32, as the operations take it."""
+        return torch.tensor(self.bounds, dtype=torch.int32)
+
+    def positions(self, device: torch.device) -> Tensor:
+        """[T] int64: each token's place in its row, start + offset."""
+        offsets = [torch.arange(begin, begin + length) for begin, length in zip(self.start, self.lengths, strict=True)]
+        return torch.cat(offsets).to(device)

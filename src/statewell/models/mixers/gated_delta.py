@@ -1,0 +1,51 @@
+"""Gated DeltaNet's mixer: as DeltaNet's, with a fade per value head and a SiLU gate on the normed output."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from statewell.config.mixers import GatedDeltaSpec
+from statewell.kernels import ops
+from statewell.memory.matrix import GatedDeltaInputs, GatedDeltaMemory
+from statewell.memory.segments import Segments
+from statewell.memory.store import Store
+from statewell.models.parts import Linear, RMSNorm, ShortConv, empty, promoted
+
+
+class GatedDelta(nn.Module):
+    """x [1, T, D] -> [1, T, D]. Source: arXiv:2412.06464; layer as in flash-linear-attention's GatedDeltaNet."""
+
+    def __init__(self, spec: GatedDeltaSpec, width: int, eps: float) -> None:
+        super().__init__()
+        self.spec = spec
+        keys, values = spec.heads * spec.key_dim, spec.value_heads * spec.value_dim
+        self.q_proj = Linear(width, keys)
+        self.k_proj = Linear(width, keys)
+        self.v_proj = Linear(width, values)
+        self.q_conv = ShortConv(keys, spec.conv)
+        self.k_conv = ShortConv(keys, spec.conv)
+        self.v_conv = ShortConv(values, spec.conv)
+        self.a_proj = Linear(width, spec.value_heads)
+        self.b_proj = Linear(width, spec.value_heads)
+        self.A_log = empty(spec.value_heads)
+        self.dt_bias = empty(spec.value_heads)
+        self.g_proj = Linear(width, values)
+        self.o_norm = RMSNorm(spec.value_dim, eps)
+        self.o_proj = Linear(values, width)
+
+    def new_memory(self, store: Store) -> GatedDeltaMemory:
+        """A gated delta-rule matrix memory over `store`."""
+        return GatedDeltaMemory(store)
+
+    def forward(self, x: Tensor, memory: GatedDeltaMemory, segments: Segments) -> Tensor:
+        keys, values = (self.spec.heads, -1), (self.spec.value_heads, -1)
+        convolve = memory.tails.convolve
+        q = F.silu(convolve("q", self.q_proj(x), self.q_conv.weight, segments)).unflatten(-1, keys)
+        k = F.silu(convolve("k", self.k_proj(x), self.k_conv.weight, segments)).unflatten(-1, keys)
+        v = F.silu(convolve("v", self.v_proj(x), self.v_conv.weight, segments)).unflatten(-1, values)
+        g = ops.decay_gate(self.a_proj(x), self.A_log, self.dt_bias)
+        beta = promoted(self.b_proj(x)).sigmoid()
+        o = memory.mix(GatedDeltaInputs(ops.l2norm(q), ops.l2norm(k), v, g, beta), segments)
+        gate = self.g_proj(x).unflatten(-1, values)
+        return self.o_proj(ops.gated_rms_norm(o, self.o_norm.weight, gate, self.o_norm.eps, F.silu).flatten(-2))

@@ -1,0 +1,113 @@
+"""One small mixer of every registered kind, with seeded weights, for the laws to run over."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from statewell.config.layers import LayerSpec, MLPSpec, ModelConfig, PlainStreamSpec, RMSNormSpec, SwiGLU
+from statewell.config.mixers import (
+    AttentionSpec,
+    DeltaSpec,
+    GatedDeltaSpec,
+    KDASpec,
+    LinearSpec,
+    MixerSpec,
+    MLASpec,
+)
+from statewell.memory.base import Memory
+from statewell.memory.matrix import DeltaInputs, GatedDeltaInputs, LinearInputs
+from statewell.memory.segments import Segments
+from statewell.memory.store import DTYPE_NAMES, RowStore
+from statewell.memory.tokens import KVInputs, LatentInputs
+from statewell.models import build
+from statewell.models.mixers import registered_mixers
+
+WIDTH = 24
+
+SPECS: dict[str, MixerSpec] = {
+    "attention": AttentionSpec(heads=3, head_dim=8),
+    "linear": LinearSpec(heads=3, key_dim=8, value_dim=6),
+    "delta": DeltaSpec(heads=3, key_dim=8, value_dim=6),
+    "gated_delta": GatedDeltaSpec(heads=2, value_heads=4, key_dim=8, value_dim=6),
+    "kda": KDASpec(heads=3, key_dim=8, value_dim=8),
+    "kda_k3": KDASpec(heads=3, key_dim=8, value_dim=8, output_gate="full", lower_bound=-5.0),
+    "kda_bounded_low_rank": KDASpec(heads=3, key_dim=8, value_dim=8, lower_bound=-5.0),
+    "mla": MLASpec(heads=3, q_rank=None, kv_rank=10, nope_dim=8, rope_dim=4, value_dim=6),
+    "mla_k3": MLASpec(heads=3, q_rank=12, kv_rank=10, nope_dim=8, rope_dim=4, value_dim=6, gate=True),
+    "mla_gate_only": MLASpec(heads=3, q_rank=None, kv_rank=10, nope_dim=8, rope_dim=4, value_dim=6, gate=True),
+}
+assert {type(spec) for spec in SPECS.values()} == set(registered_mixers()), "a registered mixer has no laws"
+
+
+def small_mixer(name: str, seed: int = 1) -> nn.Module:
+    """The mixer `name`, float64, its weights large enough for gates and decays to matter."""
+    layer = LayerSpec(mixer=SPECS[name], ffn=MLPSpec(width=8, activation=SwiGLU()))
+    config = ModelConfig(
+        name=name,
+        architecture="law",
+        vocab=11,
+        width=WIDTH,
+        layers=(layer,),
+        stream=PlainStreamSpec(),
+        norm=RMSNormSpec(),
+        init_std=0.4,
+    )
+    return build(config, seed=seed).double().blocks[0].mixer
+
+
+def new_memory(mixer: nn.Module, rows: int, dtype: torch.dtype = torch.float64, capacity: int | None = None) -> Memory:
+    """An empty memory of `mixer`; `dtype` of caches and states alike."""
+    name = DTYPE_NAMES[dtype]
+    return mixer.new_memory(RowStore(mixer.spec.memory(name, name), rows, torch.device("cpu"), capacity))
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def feed(mixer: nn.Module, memory: Memory, x: Tensor) -> Tensor:
+    """x [rows, T, D] after all the memory's rows have taken in so far; -> [rows, T, D]."""
+    rows, T, D = x.shape
+    segments = Segments.equal(rows, T, tuple(range(rows)), tuple(memory.lengths))
+    return mixer(x.reshape(1, rows * T, D), memory, segments).view(rows, T, -1)
+
+
+def memory_inputs(spec: MixerSpec, tokens: int, seed: int = 3):
+    """Random inputs of this kind of memory, [1, tokens, ...], ready for `mix`."""
+    unit = nn.functional.normalize
+    if isinstance(spec, AttentionSpec):
+        return KVInputs(*(noise(1, tokens, spec.heads, spec.head_dim, seed=seed + i) for i in range(3)))
+    if isinstance(spec, MLASpec):
+        q = noise(1, tokens, spec.heads, spec.nope_dim + spec.rope_dim, seed=seed)
+        latent, rope = (
+            noise(1, tokens, spec.kv_rank, seed=seed + 1),
+            noise(1, tokens, spec.rope_dim, seed=seed + 2),
+        )
+        return LatentInputs(
+            q, latent, rope, noise(spec.heads, spec.nope_dim + spec.value_dim, spec.kv_rank, seed=seed + 3)
+        )
+    q, k = (noise(1, tokens, spec.heads, spec.key_dim, seed=seed + i) for i in range(2))
+    if isinstance(spec, LinearSpec):
+        return LinearInputs(
+            nn.functional.elu(q) + 1,
+            nn.functional.elu(k) + 1,
+            noise(1, tokens, spec.heads, spec.value_dim, seed=seed + 2),
+        )
+    HV = spec.value_heads if isinstance(spec, GatedDeltaSpec) else spec.heads
+    v, beta = (
+        noise(1, tokens, HV, spec.value_dim, seed=seed + 2),
+        2 * noise(1, tokens, HV, seed=seed + 3).sigmoid(),
+    )
+    if isinstance(spec, DeltaSpec):
+        return DeltaInputs(unit(q, dim=-1), unit(k, dim=-1), v, beta)
+    channels = (spec.key_dim,) if isinstance(spec, KDASpec) else ()
+    g = -3 * noise(1, tokens, HV, *channels, seed=seed + 4).sigmoid()
+    return GatedDeltaInputs(unit(q, dim=-1), unit(k, dim=-1), v, g, beta)
+
+
+def one_token(x, begin: int, rows: int, stride: int):
+    """Token `begin` of each of `rows` equal segments of length `stride`: the inputs without T."""
+    at = [row * stride + begin for row in range(rows)]
+    parts = {name: value if name == "up" else value[0, at] for name, value in x._asdict().items()}
+    return type(x)(**parts)
