@@ -1,4 +1,5 @@
-"""`statewell plan` and `--help` as a user runs them: quick, without torch, one JSON document, one sentence for a mistake."""
+"""`statewell plan` and `--help` as a user runs them: quick, without torch, one JSON document, one sentence for a
+mistake."""
 
 from __future__ import annotations
 
@@ -25,7 +26,12 @@ def test_json_of_k3_at_a_million_tokens_has_the_contracts_keys_and_figures():
     assert plan["parameters"]["active"] == 104_189_612_640
     assert plan["weights"]["bytes"] == 1_559_965_606_912
     memory = plan["memory"]
-    assert (memory["fixed_bytes"], memory["bytes_per_token"], memory["context"], memory["rows"]) == (449_372_160, 27_648, 2**20, 1)
+    assert (memory["fixed_bytes"], memory["bytes_per_token"], memory["context"], memory["rows"]) == (
+        449_372_160,
+        27_648,
+        2**20,
+        1,
+    )
     assert memory["used_bytes"] == memory["reserved_bytes"] == 29_440_401_408
     assert plan["beyond_model_limit"] is False
     assert plan["fits"] is None
@@ -39,7 +45,9 @@ def test_the_text_says_how_many_times_larger_k3_is_than_gpt2_small():
     assert "fits: yes" in done.stdout
 
 
-@pytest.mark.parametrize("arguments", [["plan", "kimi-k3", "--json"], ["--help"], ["plan", "--help"], ["train", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["plan", "kimi-k3", "--json"], ["--help"], ["plan", "--help"], ["train", "--help"]]
+)
 def test_plan_and_help_import_neither_torch_numpy_pydantic_nor_tokenizers(arguments):
     program = (
         "import sys\nfrom statewell.cli.main import run\n"

@@ -1,1 +1,2 @@
-"""The command line: one file per verb, each importing what it needs when it runs, so that `--help` and `plan` stay quick."""
+"""The command line: one file per verb, each importing what it needs when it runs, so that `--help` and `plan` stay
+quick."""

@@ -8,11 +8,17 @@ from typing import Annotated
 import typer
 
 from statewell import __version__
-from statewell.cli import plan
+from statewell.cli import compare, doctor, generate, plan, train
 from statewell.cli.terminal import say
 from statewell.errors import StatewellError
 
-VERBS = {"plan": (plan.plan, plan.EXAMPLE)}
+VERBS = {
+    "plan": (plan.plan, plan.EXAMPLE),
+    "train": (train.train, train.EXAMPLE),
+    "compare": (compare.compare, compare.EXAMPLE),
+    "generate": (generate.generate, generate.EXAMPLE),
+    "doctor": (doctor.doctor, doctor.EXAMPLE),
+}
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -25,7 +31,9 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback(epilog="Example: statewell compare --quick")
 def options(
-    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """The six memories of language models: plan, train, compare and generate, with every byte accounted for.
 
