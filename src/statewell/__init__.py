@@ -17,11 +17,12 @@ _PUBLIC = {
     "build": ("statewell.models", "build"),
     "load": ("statewell.checkpoints.load", "load"),
     "generate": ("statewell.engine.generate", "generate"),
+    "Sampling": ("statewell.engine.sampling", "Sampling"),
     "ops": ("statewell.kernels.ops", None),
     "errors": ("statewell.errors", None),
 }
 
-__all__ = ["__version__", "build", "errors", "generate", "load", "ops", "plan"]
+__all__ = ["Sampling", "__version__", "build", "errors", "generate", "load", "ops", "plan"]
 
 
 def __getattr__(name: str) -> object:

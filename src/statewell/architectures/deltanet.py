@@ -8,7 +8,7 @@ Source: Schlag et al. 2021, arXiv:2102.11174; Yang et al. 2024, arXiv:2406.06484
 
 from __future__ import annotations
 
-from statewell.config.layers import LayerSpec, MLPSpec, ModelConfig, PlainStreamSpec, RMSNormSpec, SwiGLU
+from statewell.config.layers import INIT_STD, LayerSpec, MLPSpec, ModelConfig, PlainStreamSpec, RMSNormSpec, SwiGLU
 from statewell.config.mixers import DeltaSpec
 
 
@@ -26,6 +26,7 @@ def deltanet(name: str, *, vocab: int, width: int, depth: int, heads: int, ffn: 
         layers=(layer,) * depth,
         stream=PlainStreamSpec(),
         norm=RMSNormSpec(eps=1e-6),
+        init_std=INIT_STD * width**-0.5,
     )
 
 

@@ -8,7 +8,7 @@ measured against the faded state. Source: Yang, Kautz, Hatamizadeh 2025, arXiv:2
 
 from __future__ import annotations
 
-from statewell.config.layers import LayerSpec, MLPSpec, ModelConfig, PlainStreamSpec, RMSNormSpec, SwiGLU
+from statewell.config.layers import INIT_STD, LayerSpec, MLPSpec, ModelConfig, PlainStreamSpec, RMSNormSpec, SwiGLU
 from statewell.config.mixers import GatedDeltaSpec
 
 
@@ -26,6 +26,7 @@ def gated_deltanet(name: str, *, vocab: int, width: int, depth: int, heads: int,
         layers=(layer,) * depth,
         stream=PlainStreamSpec(),
         norm=RMSNormSpec(eps=1e-6),
+        init_std=INIT_STD * width**-0.5,
     )
 
 

@@ -8,7 +8,9 @@ Source: Radford et al. 2019; released sizes from the `openai-community` configs.
 
 from __future__ import annotations
 
-from statewell.config.layers import GELU, LayerNormSpec, LayerSpec, MLPSpec, ModelConfig, PlainStreamSpec
+from dataclasses import replace
+
+from statewell.config.layers import GELU, INIT_STD, LayerNormSpec, LayerSpec, MLPSpec, ModelConfig, PlainStreamSpec
 from statewell.config.mixers import AttentionSpec
 
 
@@ -26,6 +28,7 @@ def gpt2(name: str, *, vocab: int, width: int, depth: int, heads: int, context: 
         layers=(layer,) * depth,
         stream=PlainStreamSpec(),
         norm=LayerNormSpec(eps=1e-5),
+        init_std=INIT_STD * width**-0.5,
         positions=context,
         context=context,
         tied=True,
@@ -34,7 +37,8 @@ def gpt2(name: str, *, vocab: int, width: int, depth: int, heads: int, context: 
 
 def released(name: str, width: int, depth: int, heads: int) -> ModelConfig:
     """One of the four released sizes: 50,257 tokens, 1,024 positions, fp32."""
-    return gpt2(name, vocab=50257, width=width, depth=depth, heads=heads, context=1024)
+    config = gpt2(name, vocab=50257, width=width, depth=depth, heads=heads, context=1024)
+    return replace(config, init_std=0.02)
 
 
 RELEASED = {

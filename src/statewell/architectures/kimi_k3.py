@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from statewell.config.layers import (
+    INIT_STD,
     AttnResSpec,
     LatentMoESpec,
     LayerSpec,
@@ -53,6 +54,7 @@ def kimi_k3(name: str, parts: KimiK3Parts, *, vocab: int, width: int, depth: int
         layers=layers,
         stream=AttnResSpec(group=group),
         norm=RMSNormSpec(eps=1e-5),
+        init_std=INIT_STD * width**-0.5,
     )
 
 
@@ -71,7 +73,7 @@ def _released() -> ModelConfig:
         a_log_entries=128,
     )
     config = kimi_k3("kimi-k3", parts, vocab=163840, width=7168, depth=93, group=12)
-    return replace(config, context=1048576, storage=storage)
+    return replace(config, context=1048576, init_std=0.02, storage=storage)
 
 
 def _small(size: str, *, width: int, depth: int, heads: int, group: int, ffns: tuple[int, int, int]) -> ModelConfig:

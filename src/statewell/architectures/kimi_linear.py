@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from statewell.config.layers import (
+    INIT_STD,
     LayerSpec,
     MLPSpec,
     ModelConfig,
@@ -52,6 +53,7 @@ def kimi_linear(name: str, parts: KimiLinearParts, *, vocab: int, width: int, de
         layers=layers,
         stream=PlainStreamSpec(),
         norm=RMSNormSpec(eps=1e-5),
+        init_std=INIT_STD * width**-0.5,
     )
 
 
@@ -64,7 +66,7 @@ def _released() -> ModelConfig:
         moe=MoESpec(experts=256, top_k=8, width=1024, shared_width=1024, activation=SwiGLU(), scaling=2.446),
     )
     config = kimi_linear("kimi-linear-48b-a3b", parts, vocab=163840, width=2304, depth=27)
-    return replace(config, context=1048576, storage=Storage(dtype="bf16", fp32=("A_log", "dt_bias")))
+    return replace(config, context=1048576, init_std=0.02, storage=Storage(dtype="bf16", fp32=("A_log", "dt_bias")))
 
 
 def _small(size: str, *, width: int, depth: int, heads: int, dense: int, expert: int, shared: int) -> ModelConfig:

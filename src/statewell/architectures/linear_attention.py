@@ -8,7 +8,7 @@ Source: Katharopoulos et al. 2020, arXiv:2006.16236.
 
 from __future__ import annotations
 
-from statewell.config.layers import LayerSpec, MLPSpec, ModelConfig, PlainStreamSpec, RMSNormSpec, SwiGLU
+from statewell.config.layers import INIT_STD, LayerSpec, MLPSpec, ModelConfig, PlainStreamSpec, RMSNormSpec, SwiGLU
 from statewell.config.mixers import LinearSpec
 
 
@@ -26,6 +26,7 @@ def linear_attention(name: str, *, vocab: int, width: int, depth: int, heads: in
         layers=(layer,) * depth,
         stream=PlainStreamSpec(),
         norm=RMSNormSpec(eps=1e-6),
+        init_std=INIT_STD * width**-0.5,
     )
 
 

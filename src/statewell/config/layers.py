@@ -11,6 +11,11 @@ from statewell.config.memory import MemorySpec
 from statewell.config.mixers import MixerSpec, require_positive
 from statewell.errors import ConfigError
 
+# Initial standard deviation of our own sizes over width^-0.5; GPT-2's 0.02 at width 768 is 0.55 by this measure. Nano
+# models after 200 steps of 4 x 256 tokens, with 0.02 and with 0.06 (about 0.5): GPT-2 3.83 and 3.64 held-out bits per
+# byte, K3 3.38 and 3.13.
+INIT_STD = 0.5
+
 
 @dataclass(frozen=True, kw_only=True)
 class GELU:
@@ -57,9 +62,7 @@ class MLPSpec:
 def _check_experts(spec: MoESpec | LatentMoESpec) -> None:
     require_positive(spec, "experts", "top_k", "width", "shared_width")
     if spec.top_k > spec.experts:
-        raise ConfigError(
-            f"{type(spec).__name__} chooses {spec.top_k} of {spec.experts} experts; lower top_k."
-        )
+        raise ConfigError(f"{type(spec).__name__} chooses {spec.top_k} of {spec.experts} experts; lower top_k.")
     if not spec.activation.gated:
         raise ConfigError(
             f"{type(spec).__name__} has a {type(spec.activation).__name__} activation; experts need a gated one."

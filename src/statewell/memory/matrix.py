@@ -13,7 +13,8 @@ segment is one token of a kept row and in the chunkwise form otherwise. Source: 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -90,6 +91,38 @@ def _count_one(store: RowStore) -> None:
     store.advance(Segments.equal(rows, 1, tuple(range(rows))))
 
 
+def _correct(memory: Memory[Any], x: DeltaInputs | GatedDeltaInputs) -> None:
+    """The delta rule's write: move what each key retrieves toward v by the fraction beta."""
+    state = _whole_state(memory.kept)
+    _add_outer(state, x.k, x.beta.to(state.dtype)[..., None] * (x.v - _retrieved(state, x.k)))
+    _count_one(memory.kept)
+
+
+def _ask(memory: Memory[Any], x: DeltaInputs | GatedDeltaInputs) -> Tensor:
+    """The delta rule's read: S^T q / sqrt(K)."""
+    return (x.q.shape[-1] ** -0.5 * _retrieved(_whole_state(memory.kept), x.q)).to(x.v.dtype)
+
+
+def _through(memory: Memory[Any], x: DeltaInputs | GatedDeltaInputs, segments: Segments, forms: Forms) -> Tensor:
+    """All tokens of the stream through the state, by the step where every segment is one token of a kept row."""
+    state = memory.store.take("state", segments)
+    if state is not None and segments.single:
+        o, state = forms.step(*(part[0] for part in x), state=state)
+        o = o[None]
+    else:
+        o, state = forms.chunks(*x, state=state, cu_seqlens=segments.cu_seqlens)
+    memory.store.put("state", segments, state)
+    memory.store.advance(segments)
+    return o
+
+
+class Forms(NamedTuple):
+    """The two forms of one operation of the delta family."""
+
+    step: Callable[..., tuple[Tensor, Tensor]]
+    chunks: Callable[..., tuple[Tensor, Tensor]]
+
+
 class AdditiveMemory(Memory[LinearInputs]):
     """Linear attention: S and z only ever grow. Source: arXiv:2006.16236, equations 10-12."""
 
@@ -123,8 +156,7 @@ class AdditiveMemory(Memory[LinearInputs]):
 
 
 class DeltaMemory(Memory[DeltaInputs]):
-    """DeltaNet: a write moves what its key retrieves toward v by the fraction beta. Source: arXiv:2406.06484, section
-    2."""
+    """DeltaNet: nothing fades, a write corrects. Source: arXiv:2406.06484, section 2."""
 
     @property
     def tails(self) -> Tails:
@@ -135,27 +167,17 @@ class DeltaMemory(Memory[DeltaInputs]):
         """Nothing fades."""
 
     def write(self, x: DeltaInputs) -> None:
-        state = _whole_state(self.kept)
-        _add_outer(state, x.k, x.beta.to(state.dtype)[..., None] * (x.v - _retrieved(state, x.k)))
-        _count_one(self.kept)
+        _correct(self, x)
 
     def read(self, x: DeltaInputs) -> Tensor:
-        return (x.q.shape[-1] ** -0.5 * _retrieved(_whole_state(self.kept), x.q)).to(x.v.dtype)
+        return _ask(self, x)
 
     def mix(self, x: DeltaInputs, segments: Segments) -> Tensor:
-        state = self.store.take("state", segments)
-        if state is not None and segments.single:
-            o, state = ops.delta_step(x.q[0], x.k[0], x.v[0], x.beta[0], state=state)
-            o = o[None]
-        else:
-            o, state = ops.delta(*x, state=state, cu_seqlens=segments.cu_seqlens)
-        self.store.put("state", segments, state)
-        self.store.advance(segments)
-        return o
+        return _through(self, x, segments, Forms(ops.delta_step, ops.delta))
 
 
 class GatedDeltaMemory(Memory[GatedDeltaInputs]):
-    """Gated DeltaNet: the state fades by exp(g) per head before it is read and corrected. Source: arXiv:2412.06464."""
+    """Gated DeltaNet: the state fades by exp(g) per head, then a write corrects. Source: arXiv:2412.06464."""
 
     @property
     def tails(self) -> Tails:
@@ -167,27 +189,17 @@ class GatedDeltaMemory(Memory[GatedDeltaInputs]):
         state *= x.g.to(state.dtype).exp()[..., None, None]
 
     def write(self, x: GatedDeltaInputs) -> None:
-        state = _whole_state(self.kept)
-        _add_outer(state, x.k, x.beta.to(state.dtype)[..., None] * (x.v - _retrieved(state, x.k)))
-        _count_one(self.kept)
+        _correct(self, x)
 
     def read(self, x: GatedDeltaInputs) -> Tensor:
-        return (x.q.shape[-1] ** -0.5 * _retrieved(_whole_state(self.kept), x.q)).to(x.v.dtype)
+        return _ask(self, x)
 
     def mix(self, x: GatedDeltaInputs, segments: Segments) -> Tensor:
-        state = self.store.take("state", segments)
-        if state is not None and segments.single:
-            o, state = ops.gated_delta_step(x.q[0], x.k[0], x.v[0], x.g[0], x.beta[0], state=state)
-            o = o[None]
-        else:
-            o, state = ops.gated_delta(*x, state=state, cu_seqlens=segments.cu_seqlens)
-        self.store.put("state", segments, state)
-        self.store.advance(segments)
-        return o
+        return _through(self, x, segments, Forms(ops.gated_delta_step, ops.gated_delta))
 
 
 class KeyDecayMemory(Memory[GatedDeltaInputs]):
-    """KDA: each key channel of the state fades by its own exp(g) first. Source: arXiv:2510.26692."""
+    """KDA: each key channel fades by its own exp(g), then a write corrects. Source: arXiv:2510.26692."""
 
     @property
     def tails(self) -> Tails:
@@ -199,20 +211,10 @@ class KeyDecayMemory(Memory[GatedDeltaInputs]):
         state *= x.g.to(state.dtype).exp()[..., None]
 
     def write(self, x: GatedDeltaInputs) -> None:
-        state = _whole_state(self.kept)
-        _add_outer(state, x.k, x.beta.to(state.dtype)[..., None] * (x.v - _retrieved(state, x.k)))
-        _count_one(self.kept)
+        _correct(self, x)
 
     def read(self, x: GatedDeltaInputs) -> Tensor:
-        return (x.q.shape[-1] ** -0.5 * _retrieved(_whole_state(self.kept), x.q)).to(x.v.dtype)
+        return _ask(self, x)
 
     def mix(self, x: GatedDeltaInputs, segments: Segments) -> Tensor:
-        state = self.store.take("state", segments)
-        if state is not None and segments.single:
-            o, state = ops.kda_step(x.q[0], x.k[0], x.v[0], x.g[0], x.beta[0], state=state)
-            o = o[None]
-        else:
-            o, state = ops.kda(*x, state=state, cu_seqlens=segments.cu_seqlens)
-        self.store.put("state", segments, state)
-        self.store.advance(segments)
-        return o
+        return _through(self, x, segments, Forms(ops.kda_step, ops.kda))

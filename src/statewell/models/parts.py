@@ -11,6 +11,8 @@ from torch.nn import functional as F
 
 from statewell.config.layers import LayerNormSpec, RMSNormSpec
 from statewell.kernels import ops
+from statewell.memory.matrix import Tails
+from statewell.memory.segments import Segments
 
 
 def empty(*shape: int) -> nn.Parameter:
@@ -72,11 +74,15 @@ class LayerNorm(nn.Module):
 
 
 class ShortConv(nn.Module):
-    """The weight of a causal depthwise convolution, [D, W]; the memory it belongs to runs it (`Tails.convolve`)."""
+    """A causal depthwise convolution and SiLU; weight [D, W]. The tokens before a segment come from its row's tail."""
 
     def __init__(self, width: int, taps: int) -> None:
         super().__init__()
         self.weight = empty(width, taps)
+
+    def forward(self, x: Tensor, name: str, tails: Tails, segments: Segments) -> Tensor:
+        """x [1, T, D] -> [1, T, D], through the tail `name`."""
+        return F.silu(tails.convolve(name, x, self.weight, segments))
 
 
 def norm(spec: LayerNormSpec | RMSNormSpec, width: int) -> LayerNorm | RMSNorm:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from statewell.config.mixers import DeltaSpec
 from statewell.kernels import ops
@@ -36,10 +35,10 @@ class Delta(nn.Module):
 
     def forward(self, x: Tensor, memory: DeltaMemory, segments: Segments) -> Tensor:
         heads = (self.spec.heads, -1)
-        convolve = memory.tails.convolve
-        q = F.silu(convolve("q", self.q_proj(x), self.q_conv.weight, segments)).unflatten(-1, heads)
-        k = F.silu(convolve("k", self.k_proj(x), self.k_conv.weight, segments)).unflatten(-1, heads)
-        v = F.silu(convolve("v", self.v_proj(x), self.v_conv.weight, segments)).unflatten(-1, heads)
+        tails = memory.tails
+        q = self.q_conv(self.q_proj(x), "q", tails, segments).unflatten(-1, heads)
+        k = self.k_conv(self.k_proj(x), "k", tails, segments).unflatten(-1, heads)
+        v = self.v_conv(self.v_proj(x), "v", tails, segments).unflatten(-1, heads)
         beta = promoted(self.b_proj(x)).sigmoid()
         o = memory.mix(DeltaInputs(ops.l2norm(q), ops.l2norm(k), v, beta), segments)
         return self.o_proj(self.o_norm(o).flatten(-2))

@@ -40,10 +40,10 @@ class GatedDelta(nn.Module):
 
     def forward(self, x: Tensor, memory: GatedDeltaMemory, segments: Segments) -> Tensor:
         keys, values = (self.spec.heads, -1), (self.spec.value_heads, -1)
-        convolve = memory.tails.convolve
-        q = F.silu(convolve("q", self.q_proj(x), self.q_conv.weight, segments)).unflatten(-1, keys)
-        k = F.silu(convolve("k", self.k_proj(x), self.k_conv.weight, segments)).unflatten(-1, keys)
-        v = F.silu(convolve("v", self.v_proj(x), self.v_conv.weight, segments)).unflatten(-1, values)
+        tails = memory.tails
+        q = self.q_conv(self.q_proj(x), "q", tails, segments).unflatten(-1, keys)
+        k = self.k_conv(self.k_proj(x), "k", tails, segments).unflatten(-1, keys)
+        v = self.v_conv(self.v_proj(x), "v", tails, segments).unflatten(-1, values)
         g = ops.decay_gate(self.a_proj(x), self.A_log, self.dt_bias)
         beta = promoted(self.b_proj(x)).sigmoid()
         o = memory.mix(GatedDeltaInputs(ops.l2norm(q), ops.l2norm(k), v, g, beta), segments)

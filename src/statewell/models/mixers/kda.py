@@ -10,7 +10,6 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from statewell.config.mixers import KDASpec
 from statewell.kernels import ops
@@ -62,10 +61,10 @@ class KDA(nn.Module):
 
     def forward(self, x: Tensor, memory: KeyDecayMemory, segments: Segments) -> Tensor:
         heads = (self.spec.heads, -1)
-        convolve = memory.tails.convolve
-        q = F.silu(convolve("q", self.q_proj(x), self.q_conv.weight, segments)).unflatten(-1, heads)
-        k = F.silu(convolve("k", self.k_proj(x), self.k_conv.weight, segments)).unflatten(-1, heads)
-        v = F.silu(convolve("v", self.v_proj(x), self.v_conv.weight, segments)).unflatten(-1, heads)
+        tails = memory.tails
+        q = self.q_conv(self.q_proj(x), "q", tails, segments).unflatten(-1, heads)
+        k = self.k_conv(self.k_proj(x), "k", tails, segments).unflatten(-1, heads)
+        v = self.v_conv(self.v_proj(x), "v", tails, segments).unflatten(-1, heads)
         z = self.f_b_proj(self.f_a_proj(x)).unflatten(-1, heads)
         g = self._gate(z, self.A_log, self.dt_bias.unflatten(0, heads))
         beta = promoted(self.b_proj(x)).sigmoid()
