@@ -1,4 +1,4 @@
-"""Time several things against each other in one process: warmed, alternated, medians and extremes, and how it was done."""
+"""Time several things against each other in one process: warmed, alternated, medians, extremes, and how it was done."""
 
 from __future__ import annotations
 

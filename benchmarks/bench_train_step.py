@@ -1,5 +1,5 @@
-"""A training step (forward, backward, AdamW): our GPT-2 against the same model written plainly in torch, and the other five
-against our GPT-2.
+"""A training step (forward, backward, AdamW): our GPT-2 against the same model written plainly in torch, and the other
+five against our GPT-2.
 
     python benchmarks/bench_train_step.py --json benchmarks/results/NAME.json
 """
@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from alternate import alternate, report, row
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from alternate import alternate, report, row
 from statewell.architectures import ARCHITECTURES
 from statewell.architectures.gpt2 import gpt2
 from statewell.models import build

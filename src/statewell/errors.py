@@ -53,9 +53,13 @@ class MissingExtraError(RequestError):
     """An optional dependency is not installed."""
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A question naming the closest valid spelling, with a space after it; nothing where none is close."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"did you mean '{close[0]}'? " if close else ""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A clause naming the closest valid spelling, and all of them, to end an error about an unknown `name`."""
     valid = sorted(known)
-    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
-    hint = f"did you mean '{close[0]}'? " if close else ""
-    return f"{hint}Valid: {', '.join(valid)}."
+    return f"{did_you_mean(name, valid)}Valid: {', '.join(valid)}."

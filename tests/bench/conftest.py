@@ -37,12 +37,17 @@ def write_words(folder, files=30, words=150, first_line=""):
     return folder
 
 
-@pytest.fixture
-def small(tmp_path, monkeypatch):
-    """Shrink every budget; the folder of text is returned."""
-    monkeypatch.setenv("STATEWELL_CACHE", str(tmp_path / "cache"))
+def shrink(monkeypatch, folder):
+    """Shrink every budget until `monkeypatch` is undone; a little text in `folder` is returned."""
+    monkeypatch.setenv("STATEWELL_CACHE", str(folder / "cache"))
     monkeypatch.setattr(budget, "QUICK_TOKENS", 4 * 1024)
-    monkeypatch.setattr(row, "measure", functools.partial(measure, contexts=(64, 1_024, 2_048), steps=2))
+    monkeypatch.setattr(row, "measure", functools.partial(measure, contexts=(64, 1_024, 2_048), steps=2, rounds=1))
     monkeypatch.setattr(row, "CARRIED_TOKENS", 2_048)
     monkeypatch.setattr(row, "SAMPLE_TOKENS", 8)
-    return write_words(tmp_path / "text")
+    return write_words(folder / "text")
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """Small budgets for one test; the folder of text."""
+    return shrink(monkeypatch, tmp_path)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,11 @@ from statewell.bench import compare as module
 from statewell.bench import results as documents
 from statewell.bench.budget import CompareRequest
 from statewell.bench.compare import compare
-from statewell.bench.events import RowBegun, RowDone, Training
+from statewell.bench.events import CompareEvent, RowBegun, RowDone, Training
 from statewell.errors import BusyError, CheckpointError, DataError, RequestError
 from statewell.train.events import NoticeEvent, StepEvent
 from statewell.train.lock import run_lock
-from tests.bench.conftest import write_words
+from tests.bench.conftest import shrink, write_words
 
 STEPS = 4
 
@@ -28,43 +29,70 @@ def request_for(text, archs=("gpt2", "deltanet"), **changes):
     return CompareRequest(archs=archs, quick=True, data=(text,), **changes)
 
 
-def test_a_comparison_gives_every_key_of_every_row_and_writes_both_files(small, tmp_path):
-    out = tmp_path / "out"
-    results = compare(request_for(small, seeds=2), out)
+@dataclass(frozen=True)
+class Finished:
+    """A comparison of two seeds that ran to its end, with all it told on the way."""
+
+    text: Path
+    out: Path
+    results: documents.Results
+    events: list[CompareEvent]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        text, events = shrink(monkeypatch, folder), []
+        results = compare(request_for(text, seeds=2), folder / "out", events.append)
+        yield Finished(text, folder / "out", results, events)
+
+
+def test_a_comparison_gives_every_key_of_every_row_and_writes_both_files(finished):
+    results = finished.results
     assert results["finished"]
     assert [row["arch"] for row in results["rows"]] == ["gpt2", "deltanet"]
     for row in results["rows"]:
         assert list(row) == list(documents.Row.__annotations__)
         assert len(row["val_bits_per_byte_seeds"]) == 2
-        assert row["spread"] == pytest.approx(
-            abs(row["val_bits_per_byte_seeds"][0] - row["val_bits_per_byte_seeds"][1])
-        )
-        assert row["val_bits_per_byte"] == pytest.approx(sum(row["val_bits_per_byte_seeds"]) / 2)
+        first, second = row["val_bits_per_byte_seeds"]
+        assert row["spread"] == pytest.approx(abs(first - second))
+        assert row["val_bits_per_byte"] == pytest.approx((first + second) / 2)
         assert 0 < row["val_bits_per_byte_carried"] < 9
         assert [point["step"] for point in row["curve"]] == list(range(1, STEPS + 1))
         assert row["val_curve"][-1]["tokens"] == STEPS * 1024 == results["settings"]["tokens"]
         assert len(row["samples"]) == 3
         assert Path(row["run"], "model.safetensors").exists()
-    assert documents.read(out / "results.json") == results
-    page = (out / "report.html").read_text(encoding="utf-8")
+    assert documents.read(finished.out / "results.json") == results
+    page = (finished.out / "report.html").read_text(encoding="utf-8")
     assert "Two memories" in page
     assert "</script>" not in page
 
 
-def test_gpt2_stops_at_its_positions_and_the_plan_goes_on_marked(small, tmp_path):
-    gpt2, deltanet = compare(request_for(small), tmp_path / "out")["rows"]
+def test_gpt2_stops_at_its_positions_and_the_plan_goes_on_marked(finished):
+    gpt2, deltanet = finished.results["rows"]
     assert gpt2["limit"] == 1_024
-    assert gpt2["time_per_token"][-1] == {
-        "context": 2_048,
-        "seconds": None,
-        "note": "past its 1,024 positions",
-    }
+    assert gpt2["time_per_token"][-1] == {"context": 2_048, "seconds": None, "note": "past its 1,024 positions"}
     assert gpt2["memory_measured"] == [64, 1_024]
     assert gpt2["beyond_model_limit"] == [4_096, 16_384, 32_768, 1_048_576]
     assert gpt2["memory_bytes"] == {"1024": 2_097_152, "32768": 67_108_864, "1048576": 2_147_483_648}
     assert deltanet["memory_measured"] == [64, 1_024, 2_048]
     assert (deltanet["limit"], deltanet["beyond_model_limit"]) == (None, [])
     assert len(set(deltanet["memory_bytes"].values())) == 1
+
+
+def test_every_architecture_and_every_seed_has_the_same_text_described_once(finished):
+    seen = finished.events
+    assert len([event for event in seen if isinstance(event, NoticeEvent)]) == 1
+    assert [event.seeds for event in seen if isinstance(event, RowBegun)] == [2, 2]
+    trained = {(event.arch, event.seed) for event in seen if isinstance(event, Training)}
+    assert trained == {("gpt2", 0), ("gpt2", 1), ("deltanet", 0), ("deltanet", 1)}
+
+
+def test_a_finished_comparison_is_read_again_without_training(finished):
+    watched = Interrupt()
+    assert compare(request_for(finished.text, seeds=2), finished.out, watched) == finished.results
+    assert (watched.kept, watched.steps) == (["gpt2", "deltanet"], {})
 
 
 class Interrupt:
@@ -116,13 +144,6 @@ def test_a_signal_during_a_run_ends_the_comparison_unfinished_and_saved(small, t
     watched = Interrupt()
     assert compare(request_for(small), tmp_path / "out", watched)["finished"]
     assert watched.steps["gpt2"] == [3, 4]
-
-
-def test_a_finished_comparison_is_read_again_without_training(small, tmp_path):
-    first = compare(request_for(small), tmp_path / "out")
-    watched = Interrupt()
-    assert compare(request_for(small), tmp_path / "out", watched) == first
-    assert (watched.kept, watched.steps) == (["gpt2", "deltanet"], {})
 
 
 @pytest.mark.parametrize(
@@ -194,15 +215,6 @@ def test_a_corpus_with_markup_shows_as_text_in_the_report(small, tmp_path):
     assert "<script" not in page
     assert "&lt;script&gt;alert(2)" in page
     assert "&lt;script&gt;alert(1)" in page
-
-
-def test_every_architecture_and_every_seed_has_the_same_text_described_once(small, tmp_path):
-    seen = []
-    compare(request_for(small, seeds=2), tmp_path / "out", seen.append)
-    assert len([event for event in seen if isinstance(event, NoticeEvent)]) == 1
-    assert [event.seeds for event in seen if isinstance(event, RowBegun)] == [2, 2]
-    losses = {(event.arch, event.seed) for event in seen if isinstance(event, Training)}
-    assert losses == {("gpt2", 0), ("gpt2", 1), ("deltanet", 0), ("deltanet", 1)}
 
 
 def test_going_on_with_another_version_is_noted_in_the_report(small, tmp_path, monkeypatch):

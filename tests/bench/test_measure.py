@@ -39,10 +39,20 @@ def test_bytes_that_differ_from_the_plan_are_an_error(gpt2, monkeypatch):
 
 
 def test_the_median_step_is_reported_and_warm_up_is_not(gpt2):
-    durations = [50.0] * module.WARM_UP + [3.0, 900.0, 5.0]
-    measured = measure(gpt2, contexts=(64,), steps=3, clock=clock_of(durations))
+    warm_up = [50.0] * module.WARM_UP
+    durations = [*warm_up, 3.0, 900.0, 5.0]
+    measured = measure(gpt2, contexts=(64,), steps=3, rounds=1, clock=clock_of(durations))
     assert measured.times == [{"context": 64, "seconds": 5.0, "note": None}]
     assert measured.tokens_per_s == pytest.approx(0.2)
+
+
+def test_rounds_take_turns_over_the_contexts(gpt2):
+    warm_up = [50.0] * module.WARM_UP
+    busy_round = [*warm_up, 100.0, *warm_up, 200.0]
+    quiet_round = [*warm_up, 1.0, *warm_up, 2.0]
+    clock = clock_of([*busy_round, *quiet_round, *quiet_round])
+    times = measure(gpt2, contexts=(64, 128), steps=1, rounds=3, clock=clock).times
+    assert [point["seconds"] for point in times] == [1.0, 2.0]
 
 
 def test_the_last_step_fills_the_context_and_the_limit_can_be_reached(gpt2):

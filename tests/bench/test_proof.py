@@ -10,10 +10,12 @@ from torch import Tensor
 
 from statewell import architectures
 from statewell.bench import proof, recurrence
+from statewell.config.mixers import AttentionSpec, DeltaSpec, GatedDeltaSpec, KDASpec, LinearSpec, MLASpec
 from statewell.errors import StatewellError
 from statewell.kernels import ops
 from statewell.memory.model import ModelMemory
 from statewell.models import build
+from statewell.models.mixers import registered_mixers
 from tests.tolerances import LIMITS
 
 
@@ -47,8 +49,8 @@ def test_the_limits_are_those_of_the_tests():
     assert LIMITS["operation", torch.float64] == proof.OPERATION_LIMIT
 
 
-def test_every_architecture_has_an_operation_to_check():
-    assert tuple(recurrence.DISTANCES) == tuple(architectures.ARCHITECTURES)
+def test_every_registered_mixer_has_an_operation_to_check():
+    assert set(registered_mixers()) <= set(recurrence.distance_of.registry)
 
 
 class Leaky(torch.nn.Module):
@@ -103,25 +105,28 @@ def test_a_restore_that_does_nothing_fails(model, ids, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("architecture", "op"),
+    ("spec", "op"),
     [
-        ("gpt2", "attention"),
-        ("linear_attention", "linear"),
-        ("deltanet", "delta"),
-        ("gated_deltanet", "gated_delta"),
-        ("kimi_linear", "kda"),
-        ("kimi_k3", "kda"),
+        (AttentionSpec(heads=2, head_dim=8), "attention"),
+        (LinearSpec(heads=2, key_dim=8, value_dim=8), "linear"),
+        (DeltaSpec(heads=2, key_dim=8, value_dim=8), "delta"),
+        (GatedDeltaSpec(heads=2, value_heads=2, key_dim=8, value_dim=8), "gated_delta"),
+        (KDASpec(heads=2, key_dim=8, value_dim=8), "kda"),
+        (KDASpec(heads=2, key_dim=8, value_dim=8, lower_bound=-5.0), "kda"),
+        (MLASpec(heads=2, q_rank=None, kv_rank=8, nope_dim=8, rope_dim=4, value_dim=8), "mla"),
     ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_a_kernel_that_is_a_little_off_fails_its_architecture(monkeypatch, architecture, op):
+def test_a_kernel_that_is_a_little_off_fails_its_mixer(monkeypatch, spec, op):
+    assert recurrence.distance_of(spec) <= proof.OPERATION_LIMIT
     exact = getattr(ops, op)
 
-    def off(q: Tensor, k: Tensor, v: Tensor, *gates: Tensor, **named: Tensor):
+    def off(q: Tensor, k: Tensor, *others: Tensor, **named: Tensor):
         # many tokens only: the single ones are the definition
-        return exact(q, k, v * (1 + 1e-9) if q.shape[1] == recurrence.T else v, *gates, **named)
+        return exact(q, k * (1 + 1e-9) if q.shape[1] == recurrence.T else k, *others, **named)
 
     monkeypatch.setattr(ops, op, off)
-    assert recurrence.DISTANCES[architecture]() > proof.OPERATION_LIMIT
+    assert recurrence.distance_of(spec) > proof.OPERATION_LIMIT
 
 
 def test_a_refusal_is_a_failed_claim_with_its_reason(model, ids):

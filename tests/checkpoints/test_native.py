@@ -79,8 +79,9 @@ def test_a_foreign_config_is_refused(saved, change, error, words):
 def test_what_is_no_model_is_refused_with_the_way_out(tmp_path):
     with pytest.raises(CheckpointError, match=r"holds no config\.json"):
         load(tmp_path)
-    with pytest.raises(RequestError, match="not a folder"):
-        load(tmp_path / "absent")
+    for absent in (tmp_path / "absent", str(tmp_path / "absent")):
+        with pytest.raises(RequestError, match="not a folder"):
+            load(absent)
     with pytest.raises(RequestError, match="statewell train --arch gpt2"):
         load("gpt2:small")
     with pytest.raises(RequestError, match="did you mean 'kimi-k3'"):
@@ -88,6 +89,15 @@ def test_what_is_no_model_is_refused_with_the_way_out(tmp_path):
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(CheckpointError, match="not JSON"):
         load(tmp_path)
+
+
+def test_a_folder_that_shares_a_presets_name_does_not_hide_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gpt2:small").mkdir()
+    with pytest.raises(RequestError, match="no trained weights here"):
+        load("gpt2:small")
+    save_model(tmp_path / "gpt2:small", build("deltanet:nano"))
+    assert load("gpt2:small").config.architecture == "deltanet"
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(tmp_path):

@@ -329,7 +329,17 @@ def test_a_process_killed_before_its_run_began_leaves_a_folder_that_can_be_used(
     (folder / "state").mkdir(parents=True)
     (folder / "lock").write_text("1")
     (folder / "metrics.jsonl").touch()
+    (folder / ".train.json.123.tmp").write_text('{"form')
     assert train(small_model, short_run, folder, (text,)).finished
+
+
+def test_what_a_killed_process_was_writing_is_swept_away(tmp_path, text, small_model, short_run):
+    train(small_model, short_run, tmp_path / "run", (text,))
+    whole = sorted((tmp_path / "run").rglob("*"))
+    for name in (".config.json.123.tmp", "state/.step-00000099.safetensors.123.tmp", "state/.tmpAbC123"):
+        (tmp_path / "run" / name).write_text("half a fi")
+    train(small_model, short_run, tmp_path / "run", (text,), resume=True)
+    assert sorted((tmp_path / "run").rglob("*")) == whole
 
 
 def test_a_run_in_use_is_refused_before_anything_changes(tmp_path, text, small_model, short_run):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from statewell.architectures import deltanet, gated_deltanet, gpt2, kimi_k3, kimi_linear, linear_attention
 from statewell.config.layers import ModelConfig
-from statewell.errors import RequestError, nearest
+from statewell.errors import RequestError, did_you_mean, nearest
 
 _MODULES = {
     "gpt2": gpt2,
@@ -44,5 +44,8 @@ def resolve(name: str) -> ModelConfig:
     key = name.replace("_", "-")
     if key not in RELEASED:
         known = [*RELEASED, *(f"{architecture}:{size}" for architecture in ARCHITECTURES for size in SIZES)]
-        raise RequestError(f"'{name}' is not a model; {nearest(name, known)}")
+        raise RequestError(
+            f"'{name}' is not a model; {did_you_mean(name, known)}Valid: {', '.join(RELEASED)}, or ARCH:SIZE "
+            f"of {', '.join(ARCHITECTURES)} and {', '.join(SIZES)}."
+        )
     return RELEASED[key]

@@ -63,11 +63,10 @@ def contexts(title: str, values: Sequence[int], text: Callable[[int], str], apar
 
 
 def amounts(title: str, low: float, high: float, text: Callable[[float], str], most: int = 6) -> Axis:
-    """A logarithmic axis over powers of two that encloses low..high, with at most `most` ticks."""
+    """A logarithmic axis from a power of two below `low` to one above `high`, with at most `most` ticks."""
     first, last = math.floor(math.log2(low)), math.ceil(math.log2(high))
     last = max(last, first + 1)
     step = max(1, math.ceil((last - first) / (most - 1)))
-    last = first + step * math.ceil((last - first) / step)
     powers = range(first, last + 1, step)
     return Axis(
         title=title,

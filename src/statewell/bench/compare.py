@@ -67,7 +67,7 @@ def compare(request: CompareRequest, out: Path, on_event: OnCompareEvent = ignor
             if runs is None:
                 return results
             on_event(Measuring(arch=config.architecture, what="memory carried, time per token, samples"))
-            row = build_row(config, runs, corpus, prompts, shared.length)
+            row = build_row(config, runs, corpus, prompts, shared)
             _add(results, row)
             publish(out, results)
             on_event(RowDone(row=row, kept=False))

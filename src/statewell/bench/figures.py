@@ -16,7 +16,7 @@ from statewell.bench.axis import Axis
 from statewell.bench.chart import Chart, Frame, Line, Point
 from statewell.bench.results import MEMORY_CONTEXTS, Row
 
-WIDE = Frame(width=880, height=430, right=176)
+WIDE = Frame(width=880, height=430, right=142)
 HALF = Frame(width=540, height=392, right=142, left=62)
 NARROW = Frame(width=328, height=320, left=52, right=90, top=30)
 
@@ -67,8 +67,9 @@ def loss_curves(rows: Sequence[Row]) -> Figure | None:
         heading="Learning",
         wide=draw(WIDE, False, "wide"),
         narrow=draw(NARROW, True, "narrow"),
-        caption="Lines with marks: held-out text, in windows of the training length from empty memory. Faint lines: "
-        "the training batches. Lower is better. All start near 8 bits, above the frame. First seed.",
+        caption="Lines with marks: a fixed part of the held-out text, in windows of the training length from empty "
+        "memory; the table's figure rests on more of it. Faint lines: the training batches. Lower is better. All "
+        "start near 8 bits, above the frame. First seed.",
         columns=("tokens", *(words.title(row["arch"]) for row in shown)),
         rows=tuple((words.count(at), *(words.bits(held_out[row["arch"]].get(at)) for row in shown)) for at in tokens),
     )
@@ -84,12 +85,10 @@ def _settled(row: Row) -> float:
 def _loss_lines(row: Row, short: bool) -> list[Line]:
     held_out = tuple(Point(p["tokens"], p["bits_per_byte"]) for p in row["val_curve"])
     train = tuple(Point(p["tokens"], p["train_bits_per_byte"], None) for p in row["curve"])
-    style, label = style_of(row["arch"]), words.title(row["arch"], short)
-    if not short:
-        label = f"{label}  {words.bits(held_out[-1].y)}"
+    style = style_of(row["arch"])
     return [
         Line(style=style, label="", points=train, faint=True),
-        Line(style=style, label=label, points=held_out),
+        Line(style=style, label=words.title(row["arch"], short), points=held_out),
     ]
 
 

@@ -22,7 +22,8 @@ from statewell.plan import plan
 
 TIME_CONTEXTS = (256, 1_024, 4_096, 16_384, 32_768)
 WARM_UP = 4
-STEPS = 40
+STEPS = 15
+ROUNDS = 3
 # a CPU keeps caches and states in fp32
 CACHE_DTYPE = STATE_DTYPE = "fp32"
 SEED = 0
@@ -48,33 +49,40 @@ def measure(
     model: LanguageModel,
     contexts: Sequence[int] = TIME_CONTEXTS,
     steps: int = STEPS,
+    rounds: int = ROUNDS,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Measured:
     """Run `model` on one sequence at each of `contexts` within its limit.
 
     Args:
-        contexts: tokens held after the last step, ascending. steps: timed ones; their median is taken.
+        contexts: tokens held after the last step, ascending. steps: timed ones in a round; the median of all is taken.
+        rounds: over all contexts, so that a busy moment of the machine falls on all of them, not on one.
         clock: seconds, increasing.
     Errors: StatewellError when the memory does not hold the bytes that were planned, to the byte.
     """
-    times: list[TimePoint] = []
-    held: dict[int, int] = {}
     limit = model.config.context
+    run = [context for context in contexts if limit is None or context <= limit]
+    taken: dict[int, list[float]] = {context: [] for context in run}
+    held: dict[int, int] = {}
     was_training = model.training
     model.eval()
     with torch.inference_mode():
-        for context in contexts:
-            if limit is not None and context > limit:
-                times.append({"context": context, "seconds": None, "note": f"past its {limit:,} positions"})
-                continue
-            seconds, held[context] = _run(model, context, min(steps, context), clock)
-            times.append({"context": context, "seconds": seconds, "note": None})
+        for _ in range(rounds):
+            for context in run:
+                seconds, held[context] = _run(model, context, min(steps, context), clock)
+                taken[context] += seconds
     model.train(was_training)
-    return Measured(times=times, bytes=held)
+    return Measured(times=[_point(context, taken.get(context), limit) for context in contexts], bytes=held)
 
 
-def _run(model: LanguageModel, context: int, steps: int, clock: Callable[[], float]) -> tuple[float, int]:
-    """Median seconds of the `steps` steps that end at `context` tokens, and the bytes held then."""
+def _point(context: int, taken: list[float] | None, limit: int | None) -> TimePoint:
+    if taken is None:
+        return {"context": context, "seconds": None, "note": f"past its {limit:,} positions"}
+    return {"context": context, "seconds": statistics.median(taken), "note": None}
+
+
+def _run(model: LanguageModel, context: int, steps: int, clock: Callable[[], float]) -> tuple[list[float], int]:
+    """Seconds of each of the `steps` steps that end at `context` tokens, and the bytes held then."""
     warm_up = min(WARM_UP, context - steps)
     memory = model.new_memory(1, capacity=context)
     memory.fill_random([context - steps - warm_up], SEED)
@@ -84,7 +92,7 @@ def _run(model: LanguageModel, context: int, steps: int, clock: Callable[[], flo
         began = clock()
         model(token, memory)
         taken.append(clock() - began)
-    return statistics.median(taken[warm_up:]), _held_bytes(model, memory, context)
+    return taken[warm_up:], _held_bytes(model, memory, context)
 
 
 def _held_bytes(model: LanguageModel, memory: ModelMemory, context: int) -> int:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from statewell import architectures
-from statewell.bench.recurrence import DISTANCES, relative_rms
+from statewell.bench.recurrence import distance_of, relative_rms
 from statewell.errors import StatewellError
 from statewell.models import build
 from statewell.plan import plan
@@ -127,8 +127,8 @@ def split_equals_whole(model: LanguageModel, ids: Tensor) -> float:
 
 
 def chunk_equals_recurrence(model: LanguageModel, ids: Tensor) -> float:
-    """How far the architecture's operation on many tokens is from its definition, token by token."""
-    return DISTANCES[model.config.architecture]()
+    """How far the operation of each kind of mixer is, on many tokens, from its definition token by token."""
+    return max(distance_of(spec) for spec in {layer.mixer for layer in model.config.layers})
 
 
 @one_thread()

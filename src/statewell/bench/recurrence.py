@@ -1,18 +1,21 @@
-"""How far the operation of each architecture, over many tokens at once, is from the same tokens one by one.
+"""How far the operation of each mixer, over many tokens at once, is from the same tokens one by one.
 
 The many go through the kernel that `sw.ops` chooses here, the single tokens through the reference, which is
-the definition. In float64, with a carried-in state. Start at `DISTANCES`.
+the definition. In float64, with a carried-in state. Start at `distance_of`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import singledispatch
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import elu, normalize
 
+from statewell.config.mixers import AttentionSpec, DeltaSpec, GatedDeltaSpec, KDASpec, LinearSpec, MixerSpec, MLASpec
+from statewell.errors import StatewellError
 from statewell.kernels import ops
 from statewell.kernels.registry import use
 
@@ -70,8 +73,17 @@ def distance(
     return max(relative_rms(actual, expected) for actual, expected in pairs)
 
 
-def attention() -> float:
-    """GPT-2: all queries at once, against each query over the keys and values kept so far."""
+@singledispatch
+def distance_of(spec: MixerSpec) -> float:
+    """The distance of the operation that a mixer of `spec` runs on, at the shapes above."""
+    raise StatewellError(
+        f"nothing checks a {type(spec).__name__} token by token; add it to bench/recurrence.py."
+    )
+
+
+@distance_of.register
+def _(spec: AttentionSpec) -> float:
+    """All queries at once, against each query over the keys and values kept so far."""
     draws = Draws()
     q, k, v = (draws.normal(B, T, H, K) for _ in range(3))
     with use("reference"):
@@ -79,54 +91,52 @@ def attention() -> float:
     return relative_rms(ops.attention(q, k, v), torch.cat(each, dim=1))
 
 
-def linear() -> float:
-    """Linear attention with its normaliser."""
+@distance_of.register
+def _(spec: LinearSpec) -> float:
+    """With its normaliser."""
     draws = Draws()
     q, k = (elu(draws.normal(B, T, H, K)) + 1 for _ in range(2))
     v = draws.normal(B, T, HV, V)
-    state: ops.LinearState = (draws.normal(B, HV, K, V), draws.normal(B, HV, K).abs())
+    state: tuple[Tensor, Tensor] = (draws.normal(B, HV, K, V), draws.normal(B, HV, K).abs())
     o, (S, z) = ops.linear(q, k, v, state=state)
     expected, (last_S, last_z) = token_by_token(ops.linear_step, (q, k, v), state)
     return max(relative_rms(o, expected), relative_rms(S, last_S), relative_rms(z, last_z))
 
 
-def delta() -> float:
-    """DeltaNet."""
+@distance_of.register
+def _(spec: DeltaSpec) -> float:
     draws = Draws()
     inputs = (*draws.q_k_v(), draws.beta())
     return distance(ops.delta, ops.delta_step, inputs, draws.normal(B, HV, K, V))
 
 
-def gated_delta() -> float:
-    """Gated DeltaNet, with decays from almost none to e^-40 in one token."""
+@distance_of.register
+def _(spec: GatedDeltaSpec) -> float:
+    """Decays from almost none to e^-40 in one token."""
     draws = Draws()
     g = -draws.normal(B, T, HV).abs() * 10 ** draws.normal(B, T, HV)
     inputs = (*draws.q_k_v(), g, draws.beta())
     return distance(ops.gated_delta, ops.gated_delta_step, inputs, draws.normal(B, HV, K, V))
 
 
-def kda() -> float:
-    """Kimi Linear: every channel fades by itself, by anything from almost nothing to almost all."""
+@distance_of.register
+def _(spec: KDASpec) -> float:
+    """Every channel fades by itself: from almost nothing to almost all, or no faster than the gate's lower bound."""
     draws = Draws()
-    g = -draws.normal(B, T, HV, K).abs() * 10 ** draws.normal(B, T, HV, K)
+    if spec.lower_bound is None:
+        g = -draws.normal(B, T, HV, K).abs() * 10 ** draws.normal(B, T, HV, K)
+    else:
+        g = spec.lower_bound * draws.normal(B, T, HV, K).sigmoid()
     inputs = (*draws.q_k_v(), g, draws.beta())
     return distance(ops.kda, ops.kda_step, inputs, draws.normal(B, HV, K, V))
 
 
-def bounded_kda() -> float:
-    """Kimi K3: the same under its gate, which stays above -5."""
+@distance_of.register
+def _(spec: MLASpec) -> float:
+    """Keys and values made of all latents at once, against each query brought down to the latents kept so far."""
     draws = Draws()
-    g = -5 * draws.normal(B, T, HV, K).sigmoid()
-    inputs = (*draws.q_k_v(), g, draws.beta())
-    return distance(ops.kda, ops.kda_step, inputs, draws.normal(B, HV, K, V))
-
-
-# architecture -> the distance of its operation
-DISTANCES: Mapping[str, Callable[[], float]] = {
-    "gpt2": attention,
-    "linear_attention": linear,
-    "deltanet": delta,
-    "gated_deltanet": gated_delta,
-    "kimi_linear": kda,
-    "kimi_k3": bounded_kda,
-}
+    q = draws.normal(B, T, H, K + V)
+    latent, rope, up = draws.normal(B, T, K), draws.normal(B, T, V), draws.normal(H, K + V, K)
+    with use("reference"):
+        each = [ops.mla_absorbed(q[:, t : t + 1], latent[:, : t + 1], rope[:, : t + 1], up) for t in range(T)]
+    return relative_rms(ops.mla(q, latent, rope, up), torch.cat(each, dim=1))

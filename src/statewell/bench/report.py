@@ -25,7 +25,7 @@ def render(results: Results) -> str:
     learning = figures.loss_curves(rows)
     parts = [
         f"<h1>{plain(_heading(rows))}</h1>",
-        f'<p class="lede">{plain(summary(results))}</p>',
+        f'<p class="lede">{_unbroken(plain(summary(results)))}</p>',
         _notice(results),
         _overview(results) if rows else "",
         _figure(learning, "broad") if learning is not None else "",
@@ -66,6 +66,11 @@ def summary(results: Results) -> str:
     if len(rows) > 1:
         sentences += [_memory_sentence(rows), _speed_sentence(rows)]
     return " ".join(sentences)
+
+
+def _unbroken(text: str) -> str:
+    """Keep GPT-2 on one line: browsers break after a hyphen."""
+    return text.replace("GPT-2", '<span class="whole">GPT-2</span>')
 
 
 def _certainty(best: Row, settings: Settings) -> str:

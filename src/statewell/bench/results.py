@@ -80,7 +80,7 @@ class CurvePoint(TypedDict):
 
 
 class HeldOutPoint(TypedDict):
-    """Held-out bits per byte after `tokens` training tokens."""
+    """Held-out bits per byte after `tokens` training tokens, on one fixed part of the held-out text."""
 
     tokens: int
     bits_per_byte: float

@@ -14,6 +14,7 @@ from statewell.bench.measure import TIME_CONTEXTS, measure, planned_bytes
 from statewell.bench.results import MEMORY_CONTEXTS, CurvePoint, HeldOutPoint, MemoryPoint, Row, Sample
 from statewell.checkpoints.native import load_model
 from statewell.config.layers import ModelConfig
+from statewell.config.run import TrainConfig
 from statewell.engine.generate import generate
 from statewell.engine.sampling import Sampling
 from statewell.errors import TrainingError
@@ -21,11 +22,11 @@ from statewell.models import LanguageModel
 from statewell.plan import weights
 from statewell.plan.flops import flops_per_token
 from statewell.train.corpus import Corpus
-from statewell.train.evaluate import evaluate_carried
+from statewell.train.evaluate import evaluate, evaluate_carried
 from statewell.train.metrics import read_metrics
 from statewell.train.run import TrainResult
 
-CURVE_POINTS = 100
+CURVE_POINTS = 40
 CURVE_CONTEXTS = tuple(2**power for power in range(8, 21))
 CARRIED_TOKENS = 65_536
 CARRIED_LONGEST = 8_192
@@ -37,12 +38,11 @@ PROMPT_CHARACTERS = 40
 
 
 def build_row(
-    config: ModelConfig, results: Sequence[TrainResult], corpus: Corpus, prompts: Sequence[str], length: int
+    config: ModelConfig, results: Sequence[TrainResult], corpus: Corpus, prompts: Sequence[str], shared: TrainConfig
 ) -> Row:
-    """The row of `config` from its finished runs, one per seed; the first one's model is measured and asked
-    to write.
+    """The row of `config` from its finished runs, one per seed; the first one's model is measured and asked to write.
 
-    length: the training length, at which FLOPs are counted.
+    shared: the training of all runs; FLOPs are counted at its length.
     Errors: TrainingError when a run has no held-out figure; StatewellError when memory is not as planned.
     """
     model = load_model(results[0].run)
@@ -50,12 +50,16 @@ def build_row(
     carried = evaluate_carried(model, corpus.held_out, CARRIED_TOKENS, longest=CARRIED_LONGEST)
     figures = [_held_out(result) for result in results]
     curve, val_curve = read_curves(results[0].run)
+    if val_curve:
+        # the figure at the end of a run rests on more text; a curve is only one on the same windows throughout
+        same = evaluate(model, corpus.held_out, shared.length, shared.eval_tokens)
+        val_curve[-1]["bits_per_byte"] = same.bits_per_byte
     return Row(
         arch=config.architecture,
         parameters=weights.total(config),
         active_parameters=weights.active(config),
         compared_parameters=weights.compared(config),
-        flops_per_token=flops_per_token(config, length),
+        flops_per_token=flops_per_token(config, shared.length),
         val_bits_per_byte=statistics.fmean(figures),
         val_bits_per_byte_carried=carried.bits_per_byte,
         carried_truncated_at=carried.truncated_at,
@@ -92,7 +96,7 @@ def _beyond(config: ModelConfig) -> list[int]:
 
 
 def read_curves(run: Path) -> tuple[list[CurvePoint], list[HeldOutPoint]]:
-    """The training curve, averaged over equal spans of steps to about 100 points, and the held-out curve of a
+    """The training curve, averaged over equal spans of steps to at most 40 points, and the held-out curve of a
     run.
     """
     entries = read_metrics(run / "metrics.jsonl")

@@ -27,10 +27,11 @@ def load(model: str | Path, dtype: torch.dtype | None = None) -> LanguageModel:
 
 def _folder(model: str | Path) -> Path:
     path = Path(model)
-    if path.is_dir():
+    # a folder that only shares a preset's name does not hide the preset
+    if isinstance(model, Path) or "/" in model or (path / native.CONFIG).is_file():
+        if not path.is_dir():
+            raise RequestError(f"{path} is not a folder; give the folder of a saved model or run.")
         return path
-    if isinstance(model, Path) or "/" in model:
-        raise RequestError(f"{path} is not a folder; give the folder of a saved model or run.")
     config = architectures.resolve(model)
     folder = SHIPPED / config.name.replace(":", "-")
     if not folder.is_dir():

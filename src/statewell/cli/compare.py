@@ -66,17 +66,13 @@ def compare(
     ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Train all six on the same bytes, in the same order, for the same tokens; then quality, speed and memory
-    side by side.
+    """Train all six on the same bytes, order and budget; then quality, speed and memory side by side.
 
     Interrupted, the same command goes on where it stopped.
     """
     if more and not data:
         raise RequestError(f"'{more[0]}' stands alone; name text with --data {more[0]}.")
     from statewell.bench.budget import CompareRequest
-    from statewell.bench.compare import REPORT
-    from statewell.bench.compare import compare as start
-    from statewell.cli.compare_table import final_tables, watch
 
     request = CompareRequest(
         archs=tuple(name.strip() for name in archs.split(",") if name.strip()),
@@ -88,7 +84,14 @@ def compare(
         data=(*(data or ()), *(more or ())),
         command=shlex.join(["statewell", *(word for word in sys.argv[1:] if word != "--debug")]),
     )
-    folder = out or default_folder(request)
+    _run(request, out or default_folder(request), json)
+
+
+def _run(request: CompareRequest, folder: Path, json: bool) -> None:
+    from statewell.bench.compare import REPORT
+    from statewell.bench.compare import compare as start
+    from statewell.cli.compare_table import final_tables, watch
+
     try:
         with watch(request) as on_event:
             results = start(request, folder, on_event)
@@ -115,7 +118,7 @@ def default_folder(request: CompareRequest) -> Path:
         parts.append(f"{request.seeds}seeds")
     if request.match != "active":
         parts.append(request.match)
-    parts += sorted(request.archs)
+    parts += sorted({arch.replace("-", "_") for arch in request.archs})
     parts += [path.resolve().name for path in request.data]
     return Path("runs") / f"compare-{'-'.join(parts)}"
 

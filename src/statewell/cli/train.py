@@ -41,14 +41,14 @@ def train(
         str | None,
         typer.Option(help="gpt2, linear_attention, deltanet, gated_deltanet, kimi_linear or kimi_k3."),
     ] = None,
-    size: Annotated[str | None, typer.Option(help="nano, tiny or small.", show_default="tiny")] = None,
+    size: Annotated[str | None, typer.Option(help="nano, tiny (the default) or small.")] = None,
     data: Annotated[
         list[Path] | None,
         typer.Option(help="Text files and folders; default: this Python's standard library source."),
     ] = None,
     more: Annotated[list[Path] | None, typer.Argument(hidden=True)] = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder.", show_default="runs/ARCH-SIZE")] = None,
-    steps: Annotated[str | None, typer.Option(help="Optimiser steps, such as 500 or 2k.", show_default="1000")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder; default: runs/ARCH-SIZE.")] = None,
+    steps: Annotated[str | None, typer.Option(help="Optimiser steps, such as 500 or 2k; default: 1000.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Wall-clock minutes instead of steps.")] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of training settings.")] = None,
     setting: Annotated[
@@ -56,7 +56,7 @@ def train(
         typer.Option("--set", metavar="KEY=VALUE", help="One training setting, such as length=512; repeatable."),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Decides initial weights and the order of the text.", show_default="0")
+        int | None, typer.Option(help="Decides initial weights and the order of the text; default: 0.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     json: JsonFlag = False,

@@ -121,9 +121,7 @@ def split(sources: Sources) -> tuple[list[_Part], list[_Part]]:
         train = [part for digest, part in whole.items() if digest not in held_digests]
         return train, [whole[file.digest] for file in held]
     largest = max(sources.files, key=lambda file: (file.size, file.digest))
-    cut = _character_start(
-        largest, largest.size - min(round(HELD_OUT_MOST * sources.size), largest.size // 2)
-    )
+    cut = _character_start(largest, largest.size - min(round(HELD_OUT_MOST * sources.size), largest.size // 2))
     whole[largest.digest] = _Part(file=largest, start=0, stop=cut)
     return [part for part in whole.values() if part.size], [_Part(file=largest, start=cut, stop=largest.size)]
 
@@ -163,13 +161,8 @@ def _build(folder: Path, key: str, sides: dict[str, list[_Part]], tokenizer: Tok
             f"set STATEWELL_CACHE to another one."
         ) from error
     try:
-        dtype = np.dtype(
-            "uint8" if tokenizer.vocab <= 2**8 else "uint16" if tokenizer.vocab <= 2**16 else "uint32"
-        )
-        streams = {
-            side: _write_stream(fresh / f"{side}.bin", parts, tokenizer, dtype)
-            for side, parts in sides.items()
-        }
+        dtype = np.dtype("uint8" if tokenizer.vocab <= 2**8 else "uint16" if tokenizer.vocab <= 2**16 else "uint32")
+        streams = {side: _write_stream(fresh / f"{side}.bin", parts, tokenizer, dtype) for side, parts in sides.items()}
         index = {
             "format": "statewell-corpus",
             "version": CACHE_VERSION,
@@ -188,8 +181,7 @@ def _build(folder: Path, key: str, sides: dict[str, list[_Part]], tokenizer: Tok
         # another process building the same corpus may have won the rename; what it wrote is the same
         if _open(folder, key) is None:
             raise RequestError(
-                f"The text cannot be cached at {folder} ({error.strerror}); "
-                f"set STATEWELL_CACHE to another folder."
+                f"The text cannot be cached at {folder} ({error.strerror}); set STATEWELL_CACHE to another folder."
             ) from error
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -219,10 +211,7 @@ def _open(folder: Path, key: str) -> tuple[TokenStream, TokenStream] | None:
         index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
         if index["key"] != key or index["version"] != CACHE_VERSION:
             return None
-        streams = [
-            _open_stream(folder / f"{side}.bin", index[side], index["dtype"])
-            for side in ("train", "held_out")
-        ]
+        streams = [_open_stream(folder / f"{side}.bin", index[side], index["dtype"]) for side in ("train", "held_out")]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return streams[0], streams[1]

@@ -36,9 +36,7 @@ def first_layer_not_finite(model: nn.Module, ids: torch.Tensor) -> str | None:
 
 def last_gradient_not_finite(model: nn.Module) -> str | None:
     """The parameter nearest the output whose gradient is not finite, or None: backward met it first."""
-    wrong = [
-        n for n, p in model.named_parameters() if p.grad is not None and not torch.isfinite(p.grad).all()
-    ]
+    wrong = [n for n, p in model.named_parameters() if p.grad is not None and not torch.isfinite(p.grad).all()]
     return wrong[-1] if wrong else None
 
 

@@ -36,9 +36,7 @@ class Evaluation:
 
 
 @torch.no_grad()
-def evaluate(
-    model: LanguageModel, held_out: TokenStream, length: int, max_tokens: int, rows: int = 8
-) -> Evaluation:
+def evaluate(model: LanguageModel, held_out: TokenStream, length: int, max_tokens: int, rows: int = 8) -> Evaluation:
     """Windows of `length` inputs, each from empty memory, evenly spaced over the stream when there are too
     many.
 
@@ -105,9 +103,7 @@ def _first_files(held_out: TokenStream, max_tokens: int, longest: int | None) ->
     return files
 
 
-def _carry(
-    model: LanguageModel, held_out: TokenStream, files: Sequence[tuple[int, int]], piece: int
-) -> float:
+def _carry(model: LanguageModel, held_out: TokenStream, files: Sequence[tuple[int, int]], piece: int) -> float:
     """Nats over `files` (longest first) read side by side, one row of memory each."""
     longest = files[0][1]
     memory = model.new_memory(len(files), capacity=longest)

@@ -97,9 +97,19 @@ def require_free(folder: Path) -> None:
         )
     if folder.exists() and not folder.is_dir():
         raise RequestError(f"{folder} is a file; name a folder with --out.")
-    left_over = ("lock", "state", "metrics.jsonl")  # of a process that was killed before its run began
-    if folder.exists() and any(entry.name not in left_over for entry in folder.iterdir()):
+    # what a process that was killed before its run began may have left
+    left_over = ("lock", "state", "metrics.jsonl")
+    names = [entry.name for entry in folder.iterdir()] if folder.exists() else []
+    if any(name not in left_over and not name.endswith(".tmp") for name in names):
         raise RequestError(f"{folder} holds files that are not a run; name another folder with --out.")
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Drop what a killed process was writing when it ended; what it had finished has another name. Needs the lock."""
+    for place in (folder, folder / "state"):
+        for pattern in (".*.tmp", ".tmp*"):
+            for path in place.glob(pattern):
+                path.unlink()
 
 
 def require_same(folder: Path, stored: RunRequest, asked: RunRequest) -> None:
@@ -111,9 +121,7 @@ def require_same(folder: Path, stored: RunRequest, asked: RunRequest) -> None:
         raise RequestError(f"{folder} is a run of {what} and this asks for {other}; {way_out}")
     for name in changed_fields(stored.train, asked.train):
         was, now = getattr(stored.train, name), getattr(asked.train, name)
-        raise RequestError(
-            f"{folder} was started with {name} = {was} and this asks for {name} = {now}; {way_out}"
-        )
+        raise RequestError(f"{folder} was started with {name} = {was} and this asks for {name} = {now}; {way_out}")
     if stored.data_key != asked.data_key:
         raise RequestError(
             f"{folder} was started on other text: its files have changed or --data names others; {way_out}"

@@ -26,8 +26,7 @@ def run_lock(folder: Path) -> Iterator[None]:
             file.seek(0)
             holder = file.read().strip() or "unknown"
             raise BusyError(
-                f"{folder} is in use by process {holder}; "
-                f"wait until it ends, or name another folder with --out."
+                f"{folder} is in use by process {holder}; wait until it ends, or name another folder with --out."
             ) from error
         file.truncate(0)
         file.write(str(os.getpid()))

@@ -104,13 +104,9 @@ def save(session: Session) -> None:
     """Put the run on disk: metrics, the whole state, then the model that generation reads."""
     wrong = diagnose.first_parameter_not_finite(session.model)
     if wrong is not None:
-        raise _not_finite(
-            session, f"After step {session.progress.step} the weights are not finite, first {wrong}"
-        )
+        raise _not_finite(session, f"After step {session.progress.step} the weights are not finite, first {wrong}")
     session.metrics.sync()
-    path = save_state(
-        session.state_folder, session.identity, session.model, session.optimizer, session.progress
-    )
+    path = save_state(session.state_folder, session.identity, session.model, session.optimizer, session.progress)
     save_model(session.folder, session.model)
     session.on_event(CheckpointEvent(step=session.progress.step, path=path))
 
@@ -159,9 +155,7 @@ def _learn(session: Session, step: int, rate: float) -> tuple[float, float]:
     # before clipping, which would spread the one value to every gradient
     if not math.isfinite(norm.item()):
         name = diagnose.last_gradient_not_finite(model) or "the norm itself"
-        raise _not_finite(
-            session, f"The gradient of step {step} is not finite ({norm.item()}), first in {name}"
-        )
+        raise _not_finite(session, f"The gradient of step {step} is not finite ({norm.item()}), first in {name}")
     clip_gradients(model, config.clip, norm)
     set_learning_rate(session.optimizer, rate)
     session.optimizer.step()
@@ -189,6 +183,4 @@ def _evaluate(session: Session, max_tokens: int) -> None:
 def _not_finite(session: Session, what: str) -> TrainingError:
     last = latest_state(session.state_folder)
     saved = f"the last good checkpoint is {last}" if last else "no checkpoint was written yet"
-    return TrainingError(
-        f"{what}; {saved}. Start a new run with a lower --set learning_rate, or a lower --set clip."
-    )
+    return TrainingError(f"{what}; {saved}. Start a new run with a lower --set learning_rate, or a lower --set clip.")

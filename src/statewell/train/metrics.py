@@ -38,9 +38,7 @@ class MetricsLog:
     def append(self, event: StepEvent | EvalEvent) -> None:
         """Write one line and hand it to the operating system, so that a killed process loses none."""
         line = {"event": _KINDS[type(event)]} | dataclasses.asdict(event)
-        self._file.write(
-            json.dumps({key: value for key, value in line.items() if key not in _NOT_KEPT}) + "\n"
-        )
+        self._file.write(json.dumps({key: value for key, value in line.items() if key not in _NOT_KEPT}) + "\n")
         self._file.flush()
 
     def sync(self) -> None:

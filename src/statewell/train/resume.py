@@ -92,9 +92,7 @@ def load_state(
             continue
         _restore(tensors, model, optimizer)
         return progress
-    raise CheckpointError(
-        f"None of the {len(states)} states in {folder} can be used, the last because: {problem}"
-    )
+    raise CheckpointError(f"None of the {len(states)} states in {folder} can be used, the last because: {problem}")
 
 
 def latest_state(folder: Path) -> Path | None:

@@ -13,10 +13,19 @@ from statewell.config.layers import ModelConfig
 from statewell.config.run import TrainConfig
 from statewell.errors import RequestError
 from statewell.models import LanguageModel, build, no_decay
+from statewell.plan.weights import total
 from statewell.text import ByteTokenizer
 from statewell.train.corpus import Corpus, open_corpus, require_windows
 from statewell.train.events import NoticeEvent, OnEvent, ignore
-from statewell.train.folder import RunRequest, is_run, read_request, require_free, require_same, write_request
+from statewell.train.folder import (
+    RunRequest,
+    is_run,
+    read_request,
+    remove_unfinished,
+    require_free,
+    require_same,
+    write_request,
+)
 from statewell.train.interrupt import stop_on_signal
 from statewell.train.lock import run_lock
 from statewell.train.loop import Session, save, train_until_done
@@ -75,6 +84,7 @@ def train(
             f"The run folder {out} cannot be made ({error.strerror}); name another with --out."
         ) from error
     with run_lock(out):
+        remove_unfinished(out)
         if not resume:
             require_free(out)  # again: another process may have been quicker to the lock
         request = RunRequest(
@@ -152,6 +162,6 @@ def _result(out: Path, model: LanguageModel, progress: Progress) -> TrainResult:
         train_loss=progress.train_loss,
         val_bits_per_byte=progress.val_bits_per_byte,
         tokens_per_s=progress.tokens / progress.train_s if progress.train_s else 0.0,
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        parameters=total(model.config),
         finished=progress.finished,
     )

@@ -51,9 +51,7 @@ def find_sources(paths: Sequence[Path]) -> Sources:
     missing, unreadable, empty or not text, and when nothing usable is left.
     """
     skipped: Counter[str] = Counter()
-    files: dict[
-        str, SourceFile
-    ] = {}  # by digest: a second copy would put the same text in train and held-out
+    files: dict[str, SourceFile] = {}  # by digest: a second copy would put the same text in train and held-out
     seen: set[Path] = set()
     named = [(path, _walk(path)) for path in paths] if paths else [(_library_folder(), _walk_library())]
     for root, found in named:
@@ -65,9 +63,7 @@ def find_sources(paths: Sequence[Path]) -> Sources:
             content, problem = _read(path)
             if problem is not None:
                 if path == root:
-                    raise DataError(
-                        f"{path} is {problem}; --data takes UTF-8 text files and folders of them."
-                    )
+                    raise DataError(f"{path} is {problem}; --data takes UTF-8 text files and folders of them.")
                 skipped[problem] += 1
                 continue
             digest = hashlib.sha256(content).hexdigest()
@@ -84,9 +80,7 @@ def read_again(file: SourceFile) -> bytes:
     """The bytes of a file found earlier. Raises DataError when they are no longer the same."""
     content, problem = _read(file.path)
     if problem is not None or hashlib.sha256(content).hexdigest() != file.digest:
-        raise DataError(
-            f"{file.path} changed while the corpus was being built; start again once it holds still."
-        )
+        raise DataError(f"{file.path} changed while the corpus was being built; start again once it holds still.")
     return content
 
 
@@ -94,9 +88,7 @@ def _walk(path: Path) -> Iterator[Path]:
     try:
         mode = path.stat().st_mode
     except OSError as error:
-        raise DataError(
-            f"{path} cannot be read: {error.strerror}; check the path given to --data."
-        ) from error
+        raise DataError(f"{path} cannot be read: {error.strerror}; check the path given to --data.") from error
     if stat.S_ISREG(mode):
         yield path
     elif stat.S_ISDIR(mode):
@@ -106,9 +98,7 @@ def _walk(path: Path) -> Iterator[Path]:
                 if not name.startswith(".") and Path(folder, name).is_file():
                     yield Path(folder, name)
     else:
-        raise DataError(
-            f"{path} is neither a file nor a folder; --data takes UTF-8 text files and folders of them."
-        )
+        raise DataError(f"{path} is neither a file nor a folder; --data takes UTF-8 text files and folders of them.")
 
 
 def _library_folder() -> Path:
@@ -143,7 +133,4 @@ def _nothing_usable(paths: Sequence[Path], skipped: Counter[str]) -> str:
         return f"The standard library has no source files at {_library_folder()}; name text with --data."
     where = ", ".join(str(path) for path in paths)
     reasons = "; ".join(f"{count} {reason}" for reason, count in sorted(skipped.items()))
-    return (
-        f"No usable text in {where} ({reasons or 'no files'}); "
-        "--data takes UTF-8 text files and folders of them."
-    )
+    return f"No usable text in {where} ({reasons or 'no files'}); --data takes UTF-8 text files and folders of them."

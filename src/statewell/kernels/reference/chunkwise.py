@@ -9,20 +9,16 @@ Source: arXiv:2406.06484 (WY form), 2412.06464, 2510.26692. Oracle: recurrent.py
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, bmm
 
-from statewell.kernels.reference.chunkwise_linear import linear_chunk
-from statewell.kernels.reference.decay import ChannelDecay, Decay, Faded, HeadDecay, NoDecay
+from statewell.kernels.reference.decay import ChannelDecay, Decay, Faded, HeadDecay, NoDecay, Pairs
 from statewell.kernels.reference.precision import promoted
-from statewell.kernels.reference.segments import C, ChunkLayout, Group, chunks_per_group, fit_channels, lay_out
+from statewell.kernels.reference.segments import C, ChunkLayout, Group, TokenRows, fit_channels, lay_out
 from statewell.kernels.reference.triangle import all_rows, asking, correcting, invert_
-
-__all__ = ["delta_chunk", "gated_delta_chunk", "kda_chunk", "linear_chunk"]
 
 
 def delta_chunk(
@@ -66,19 +62,17 @@ def kda_chunk(
     return _run(ChannelDecay, q, k, v, fit_channels(g), beta, scale, state, cu_seqlens)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Plan:
+class _Plan(NamedTuple):
     """What one call computes with, apart from its tensors."""
 
     layout: ChunkLayout
+    groups: list[Group]
     decay: Callable[..., Decay]
     scale: float
     dtype: torch.dtype
-    HV: int
-    groups: list[Group]
 
     def gather(self, x: Tensor, group: Group) -> Tensor:
-        return self.layout.gather(x, group, self.HV, self.dtype)
+        return self.layout.gather(x, group, self.dtype)
 
 
 class _Chunks(NamedTuple):
@@ -108,14 +102,14 @@ def _run(
     (B, T, HV, V), K = v.shape, q.shape[-1]
     given = [x for x in (q, k, v, g, beta, state) if x is not None]
     dtype = promoted(*given)
-    layout = lay_out(B, T, cu_seqlens, v.device)
+    layout = lay_out(B, T, HV, cu_seqlens, v.device)
     if state is None:
         state = v.new_zeros(layout.order.numel(), HV, K, V, dtype=dtype)
-    q, k, v_fit = fit_channels(q), fit_channels(k), fit_channels(v)
-    state = fit_channels(fit_channels(state).mT).mT
-    groups = layout.groups(chunks_per_group(HV, q.shape[-1], v_fit.shape[-1]), HV)
-    plan = _Plan(layout=layout, decay=decay, scale=scale, dtype=dtype, HV=HV, groups=groups)
-    o, final = _DeltaRule.apply(q, k, v_fit, g, beta.unsqueeze(-1), state, plan)
+    q, k, v = fit_channels(q), fit_channels(k), fit_channels(v)
+    state = fit_channels(fit_channels(state.to(dtype)).mT).mT
+    halved = torch.is_grad_enabled() and any(x.requires_grad for x in given)
+    plan = _Plan(layout, layout.groups(max(q.shape[-1], v.shape[-1]), halved), decay, scale, dtype)
+    o, final = _DeltaRule.apply(q, k, v, g, beta.unsqueeze(-1), state, plan)
     return o[..., :V], final[..., :K, :V]
 
 
@@ -134,45 +128,35 @@ class _DeltaRule(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q, k, v, g, beta, state, plan: _Plan):
-        layout, HV = plan.layout, plan.HV
-        carried = state[layout.order].to(plan.dtype).flatten(0, 1)  # [N * HV, K, V], by rank
-        rows = layout.new_rows(v, HV, v.shape[-1], v.dtype)
+        carried = plan.layout.by_rank(state)
+        rows = TokenRows(plan.layout, v, v.dtype)
         kept: list[Tensor] = []
         for group in plan.groups:
-            x = _chunks(q, k, v, g, beta, plan, group)
-            o, matrices = _group_forward(x, group, carried)
-            layout.scatter_(rows, o, group, HV)
+            o, of_group = _group_forward(_chunks(q, k, v, g, beta, plan, group), group, carried)
+            rows.put(o, group)
             if any(ctx.needs_input_grad):
-                kept += matrices
+                kept += of_group
         ctx.plan = plan
         ctx.save_for_backward(q, k, v, g, beta, *kept)
-        final = carried.unflatten(0, (-1, HV))[layout.rank_of]
-        return layout.tokens_of(rows, v.shape[:2], HV), final
+        return rows.per_value_head(), plan.layout.by_segment(carried)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, do, dfinal):
         plan: _Plan = ctx.plan
-        layout, HV = plan.layout, plan.HV
         q, k, v, g, beta, *kept = ctx.saved_tensors
-        carried = dfinal[layout.order].to(plan.dtype).flatten(0, 1)
-        inputs = [q, k, v, g, beta]
-        rows = [None if x is None else layout.new_rows(x, HV, x.shape[-1], plan.dtype) for x in inputs]
+        carried = plan.layout.by_rank(dfinal)
+        rows = [None if x is None else TokenRows(plan.layout, x, plan.dtype) for x in (q, k, v, g, beta)]
         for number in reversed(range(len(plan.groups))):
-            group = plan.groups[number]
+            group, of_group = plan.groups[number], kept[3 * number : 3 * number + 3]
             x = _chunks(q, k, v, g, beta, plan, group)
-            of_group = kept[3 * number : 3 * number + 3]
-            gradients = _group_backward(x, group, of_group, plan.gather(do, group), carried)
-            gradients[0].mul_(plan.scale)  # q was read scaled
-            for into, gradient in zip(rows, gradients, strict=True):
-                if into is not None:
-                    layout.scatter_(into, gradient, group, HV)
-        out = [
-            None if x is None or into is None else layout.gradient_of(x, into, HV)
-            for x, into in zip(inputs, rows, strict=True)
-        ]
-        dstate = carried.unflatten(0, (-1, HV))[layout.rank_of]
-        return *out, dstate, None
+            dq, *rest = _group_backward(x, group, of_group, plan.gather(do, group), carried)
+            # q was read scaled
+            for into, gradient in zip(rows, (dq.mul_(plan.scale), *rest), strict=True):
+                if into is not None and gradient is not None:
+                    into.put(gradient, group)
+        gradients = [None if into is None else into.gradient() for into in rows]
+        return *gradients, plan.layout.by_segment(carried), None
 
 
 def _group_forward(x: _Chunks, group: Group, carried: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -196,9 +180,9 @@ def _group_forward(x: _Chunks, group: Group, carried: Tensor) -> tuple[Tensor, l
 
 
 def _group_backward(
-    x: _Chunks, group: Group, kept: list[Tensor], do: Tensor, carried: Tensor
+    x: _Chunks, group: Group, kept: Sequence[Tensor], do: Tensor, carried: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor]:
-    """Gradients of q, k, v, g, beta of one group; `carried` holds those of the end states, and is moved back in place."""
+    """Gradients of q, k, v, g, beta of one group; moves those of the states, `carried`, back in place."""
     products, u, states = kept
     inverse = correcting(products)
     reading, k_end = x.decay.since_start(x.readers), x.decay.until_end(x.k)
@@ -217,7 +201,8 @@ def _group_backward(
     torch.bmm(dseen.flatten(1, 2), u.mT, out=all_rows(dproducts))
     dreading = bmm(dseen.flatten(1, 2), states.mT).view_as(reading)
     faded = Faded(reading, dreading, k_end, bmm(u, dends.mT), states, dends)
-    dreaders, dk, dg = x.decay.gradients(x.readers, x.k, dproducts, faded)
+    del du
+    dreaders, dk, dg = x.decay.gradients(x.readers, x.k, Pairs(products, dproducts), faded)
     dcorrect, dq, dtarget = dreaders[:, :, 0], dreaders[:, :, 1], dseen[:, :, 0]
     dbeta = (dtarget * x.v).sum(-1, keepdim=True) - (dcorrect * x.k).sum(-1, keepdim=True)
     return dq, dk.sub_(dcorrect * x.beta), dtarget * x.beta, dg, dbeta

@@ -6,14 +6,14 @@ Groups, layout and precision as in chunkwise.py. Source: arXiv:2006.16236 sectio
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, bmm
 
 from statewell.kernels.reference.precision import promoted
 from statewell.kernels.reference.recurrent import NORMALISER_EPS, State, empty_state
-from statewell.kernels.reference.segments import ChunkLayout, Group, chunks_per_group, fit_channels, lay_out
+from statewell.kernels.reference.segments import ChunkLayout, Group, TokenRows, fit_channels, lay_out
 
 
 def linear_chunk(
@@ -40,9 +40,9 @@ def linear_chunk(
         matrix = state.to(dtype)
     q, k, values = fit_channels(q), fit_channels(k), fit_channels(values)
     matrix = fit_channels(fit_channels(matrix).mT).mT
-    layout = lay_out(B, T, cu_seqlens, v.device)
-    groups = layout.groups(chunks_per_group(HV, q.shape[-1], values.shape[-1]), HV)
-    plan = _Plan(layout=layout, scale=scale, dtype=dtype, HV=HV, groups=groups)
+    layout = lay_out(B, T, HV, cu_seqlens, v.device)
+    halved = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, values, matrix))
+    plan = _Plan(layout, layout.groups(max(q.shape[-1], values.shape[-1]), halved), scale, dtype)
     o, final = _Linear.apply(q, k, values, matrix, plan)
     final = final[..., :K, :]
     if not normalize:
@@ -51,18 +51,18 @@ def linear_chunk(
     return normalised.to(v.dtype), (final[..., :V], final[..., V])
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Plan:
+class _Plan(NamedTuple):
     """What one call computes with, apart from its tensors."""
 
     layout: ChunkLayout
+    groups: list[Group]
     scale: float
     dtype: torch.dtype
-    HV: int
-    groups: list[Group]
 
-    def gather(self, x: Tensor, group: Group) -> Tensor:
-        return self.layout.gather(x, group, self.HV, self.dtype)
+    def chunks(self, q: Tensor, k: Tensor, v: Tensor, group: Group) -> tuple[Tensor, Tensor, Tensor]:
+        """scale * q, k [M, C, K] and v [M, C, V] of a group, M = chunks * HV."""
+        read, key, value = (self.layout.gather(x, group, self.dtype) for x in (q, k, v))
+        return read.mul_(self.scale), key, value
 
 
 class _Linear(torch.autograd.Function):
@@ -70,50 +70,42 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q, k, v, state, plan: _Plan):
-        layout, HV = plan.layout, plan.HV
-        carried = state[layout.order].flatten(0, 1)  # [N * HV, K, V], by rank
-        rows = layout.new_rows(v, HV, v.shape[-1], v.dtype)
+        carried = plan.layout.by_rank(state)
+        rows = TokenRows(plan.layout, v, v.dtype)
         kept: list[Tensor] = []
         for group in plan.groups:
-            qc, kc, vc = plan.gather(q, group).mul_(plan.scale), plan.gather(k, group), plan.gather(v, group)
-            written = bmm(kc.mT, vc)  # [M, K, V]
+            read, key, value = plan.chunks(q, k, v, group)
+            written = bmm(key.mT, value)  # [M, K, V]
             states = torch.empty_like(written)  # at the start of each chunk
             for piece in group.pieces:
                 held = carried[piece.states]
                 states[piece.rows] = held
                 held += written[piece.rows]
-            o = bmm(qc, states).baddbmm_(bmm(qc, kc.mT).tril_(), vc)
-            layout.scatter_(rows, o, group, HV)
+            rows.put(bmm(read, states).baddbmm_(bmm(read, key.mT).tril_(), value), group)
             if any(ctx.needs_input_grad):
                 kept.append(states)
         ctx.plan = plan
         ctx.save_for_backward(q, k, v, *kept)
-        final = carried.unflatten(0, (-1, HV))[layout.rank_of]
-        return layout.tokens_of(rows, v.shape[:2], HV), final
+        return rows.per_value_head(), plan.layout.by_segment(carried)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, do, dfinal):
         plan: _Plan = ctx.plan
-        layout, HV = plan.layout, plan.HV
         q, k, v, *kept = ctx.saved_tensors
-        carried = dfinal[layout.order].flatten(0, 1)
-        inputs = [q, k, v]
-        rows = [layout.new_rows(x, HV, x.shape[-1], plan.dtype) for x in inputs]
+        carried = plan.layout.by_rank(dfinal)
+        rows = [TokenRows(plan.layout, x, plan.dtype) for x in (q, k, v)]
         for group, states in zip(reversed(plan.groups), reversed(kept), strict=True):
-            qc, kc, vc = plan.gather(q, group).mul_(plan.scale), plan.gather(k, group), plan.gather(v, group)
-            doc = plan.gather(do, group)
-            read = bmm(qc.mT, doc)
+            read, key, value = plan.chunks(q, k, v, group)
+            asked = plan.layout.gather(do, group, plan.dtype)
+            into_states = bmm(read.mT, asked)
             dends = torch.empty_like(states)
             for piece in reversed(group.pieces):
                 dend = carried[piece.states]
                 dends[piece.rows] = dend
-                dend += read[piece.rows]
-            dP = bmm(doc, vc.mT).tril_()
-            dq = bmm(doc, states.mT).baddbmm_(dP, kc).mul_(plan.scale)
-            dk = bmm(vc, dends.mT).baddbmm_(dP.mT, qc)
-            dv = bmm(kc, dends).baddbmm_(bmm(qc, kc.mT).tril_().mT, doc)
-            for into, gradient in zip(rows, (dq, dk, dv), strict=True):
-                layout.scatter_(into, gradient, group, HV)
-        out = [layout.gradient_of(x, into, HV) for x, into in zip(inputs, rows, strict=True)]
-        return *out, carried.unflatten(0, (-1, HV))[layout.rank_of], None
+                dend += into_states[piece.rows]
+            dproducts = bmm(asked, value.mT).tril_()
+            rows[0].put(bmm(asked, states.mT).baddbmm_(dproducts, key).mul_(plan.scale), group)
+            rows[1].put(bmm(value, dends.mT).baddbmm_(dproducts.mT, read), group)
+            rows[2].put(bmm(key, dends).baddbmm_(bmm(read, key.mT).tril_().mT, asked), group)
+        return *(into.gradient() for into in rows), plan.layout.by_segment(carried), None

@@ -10,17 +10,17 @@ that no pairwise [c, c, K] tile is left.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, bmm
 
 from statewell.kernels.reference.segments import C
-from statewell.kernels.reference.triangle import HALVES, all_rows, asking, corners, new_products
+from statewell.kernels.reference.spans import Spans, halves, unmerge_gradients
+from statewell.kernels.reference.triangle import HALVES, all_rows, asking, corners, correcting, new_products
 
-
-SLOW_BELOW = 400  # multiplications in a matrix product; torch hands larger ones to the matrix library
+# Multiplications in a matrix product above which torch hands it to the matrix library; below, its own loop is slow.
+LIBRARY_FROM = 400
 
 
 class Faded(NamedTuple):
@@ -36,6 +36,13 @@ class Faded(NamedTuple):
     dk_end: Tensor
     states: Tensor
     dends: Tensor
+
+
+class Pairs(NamedTuple):
+    """Products, of which the second readers' rows are as they were made, and the gradients of all of them."""
+
+    values: Tensor
+    gradients: Tensor
 
 
 class Gradients(NamedTuple):
@@ -68,8 +75,8 @@ class Decay(Protocol):
         """
         ...
 
-    def gradients(self, readers: Tensor, k: Tensor, dproducts: Tensor, faded: Faded) -> Gradients:
-        """Gradients through the products and the factors."""
+    def gradients(self, readers: Tensor, k: Tensor, products: Pairs, faded: Faded) -> Gradients:
+        """Gradients through the products and the factors; uses up `products.gradients` and all of `faded`."""
         ...
 
 
@@ -91,11 +98,8 @@ class NoDecay:
     def products(self, readers: Tensor, k: Tensor) -> Tensor:
         return _tile_products(readers, k, self.tile)
 
-    def gradients(self, readers: Tensor, k: Tensor, dproducts: Tensor, faded: Faded) -> Gradients:
-        dplain = _through_tile(dproducts, self.tile)
-        dreaders = faded.dreading.flatten(1, 2).baddbmm(dplain, k)
-        dk = faded.dk_end.baddbmm(dplain.mT, readers.flatten(1, 2))
-        return Gradients(dreaders.view_as(readers), dk, None)
+    def gradients(self, readers: Tensor, k: Tensor, products: Pairs, faded: Faded) -> Gradients:
+        return Gradients(*_tile_gradients(readers, k, products.gradients, self.tile, faded), None)
 
 
 class HeadDecay:
@@ -104,7 +108,7 @@ class HeadDecay:
     def __init__(self, k: Tensor, g: Tensor) -> None:
         tile = k.new_zeros(g.shape[0], C + 1, C)
         tile[:, :C].diagonal(dim1=1, dim2=2).fill_(1)
-        spans = _Spans(g)
+        spans = Spans(g)
         for half, until_first, since_second in spans.pairs():
             _tile_corners(tile, half).copy_(since_second * until_first.mT)
         self.tile = tile[:, :C]  # [M, i, j]: the decay after j up to i, zero for j > i
@@ -122,21 +126,21 @@ class HeadDecay:
     def products(self, readers: Tensor, k: Tensor) -> Tensor:
         return _tile_products(readers, k, self.tile)
 
-    def gradients(self, readers: Tensor, k: Tensor, dproducts: Tensor, faded: Faded) -> Gradients:
-        rows = readers.flatten(1, 2)
-        dplain = _through_tile(dproducts, self.tile)
-        dreaders = self.since_start(faded.dreading).flatten(1, 2).baddbmm_(dplain, k)
-        dk = self.until_end(faded.dk_end).baddbmm_(dplain.mT, rows)
-        logs = bmm(rows, k.mT).mul_(dplain)
-        dspans = logs.new_empty(logs.shape[0], C + 1, C)
-        torch.add(logs[:, 0::2], logs[:, 1::2], out=dspans[:, :C])
-        dsince, duntil = (x.sum(-1, keepdim=True) for x in _log_gradients(self, faded))
+    def gradients(self, readers: Tensor, k: Tensor, products: Pairs, faded: Faded) -> Gradients:
+        dsince, duntil = (x.sum(-1, keepdim=True) for x in _factor_gradients(self, faded))
+        # gradient of the logarithm of each decay after j up to i; the first readers' products were overwritten
+        spare = k.new_empty(k.shape[0], C + 1, C)
+        logs = spare[:, :C]
+        torch.bmm(readers[:, :, 0], k.mT, out=logs)
+        logs.mul_(self.tile).mul_(correcting(products.gradients))
+        logs.addcmul_(asking(products.values), asking(products.gradients))
+        dreaders, dk = _tile_gradients(readers, k, products.gradients, self.tile, faded)
         for half in reversed(HALVES):
-            _unmerge(dsince, duntil, half)
-            corner = _tile_corners(dspans, half)
-            _halves(dsince, half)[1].add_(corner.sum(2, keepdim=True))
-            _halves(duntil, half)[0].add_(corner.sum(1).unsqueeze(2))
-        return Gradients(dreaders.view_as(readers), dk, dsince)
+            unmerge_gradients(dsince, duntil, half)
+            corner = _tile_corners(spare, half)
+            halves(dsince, half)[1].add_(corner.sum(2, keepdim=True))
+            halves(duntil, half)[0].add_(corner.sum(1).unsqueeze(2))
+        return Gradients(dreaders, dk, dsince)
 
 
 class ChannelDecay:
@@ -148,11 +152,12 @@ class ChannelDecay:
     """
 
     def __init__(self, k: Tensor, g: Tensor) -> None:
-        self.factors: list[Tensor] = []  # per size [M, C, K]: to the block's end in first blocks, from its start in second
-        spans = _Spans(g)
+        # per size of block [M, C, K]: to the block's end in first blocks, from the block's start in second
+        self.factors: list[Tensor] = []
+        spans = Spans(g)
         for half, until_first, since_second in spans.pairs():
             factor = torch.empty_like(k)
-            first, second = _halves(factor, half)
+            first, second = halves(factor, half)
             first.copy_(until_first)
             second.copy_(since_second)
             self.factors.append(factor)
@@ -176,77 +181,52 @@ class ChannelDecay:
         asking(products).diagonal(dim1=1, dim2=2).copy_(own)
         return products
 
-    def gradients(self, readers: Tensor, k: Tensor, dproducts: Tensor, faded: Faded) -> Gradients:
-        own = asking(dproducts).diagonal(dim1=1, dim2=2).unsqueeze(-1)
-        dreaders, dk = self.since_start(faded.dreading), self.until_end(faded.dk_end)
+    def gradients(self, readers: Tensor, k: Tensor, products: Pairs, faded: Faded) -> Gradients:
+        dsince, duntil = _factor_gradients(self, faded)
+        dreaders, dk = faded.dreading, faded.dk_end
+        own = asking(products.gradients).diagonal(dim1=1, dim2=2).unsqueeze(-1)
         dreaders[:, :, 1] += own * k
         dk += own * readers[:, :, 1]
-        dsince, duntil = _log_gradients(self, faded)
         for half, factor in zip(reversed(HALVES), reversed(self.factors), strict=True):
             keys, reads = self._meeting(readers, k, factor, half)
-            factor_first, factor_second = _halves(factor, half)
-            _unmerge(dsince, duntil, half)
-            corner = corners(dproducts, half)
+            factor_first, factor_second = halves(factor, half)
+            unmerge_gradients(dsince, duntil, half)
+            corner = corners(products.gradients, half)
             dkeys = _product(corner.mT, reads.flatten(1, 2))
             dreads = _product(corner, keys).view_as(reads)
             logs = reads.mul_(dreads)
-            since_second, until_first = _halves(dsince, half)[1], _halves(duntil, half)[0]
+            since_second, until_first = halves(dsince, half)[1], halves(duntil, half)[0]
             since_second += logs[:, :, 0]
             since_second += logs[:, :, 1]
             until_first += keys.mul_(dkeys)
-            _halves(dk, half)[0].add_(dkeys.mul_(factor_first))
-            _halves(dreaders, half)[1].add_(_both(dreads, factor_second))
+            halves(dk, half)[0].add_(dkeys.mul_(factor_first))
+            halves(dreaders, half)[1].add_(_both(dreads, factor_second))
         return Gradients(dreaders, dk, dsince)
 
     @staticmethod
     def _meeting(readers: Tensor, k: Tensor, factor: Tensor, half: int) -> tuple[Tensor, Tensor]:
         """Keys of first blocks [n, half, K] and readers of second blocks [n, half, 2, K], faded to where they meet."""
-        factor_first, factor_second = _halves(factor, half)
-        return _halves(k, half)[0] * factor_first, _both(_halves(readers, half)[1], factor_second)
+        factor_first, factor_second = halves(factor, half)
+        return halves(k, half)[0] * factor_first, _both(halves(readers, half)[1], factor_second)
 
 
-class _Spans:
-    """Products of exp(g) over spans of tokens, float64, for blocks that double from one token to a chunk."""
+def _factor_gradients(decay: HeadDecay | ChannelDecay, faded: Faded) -> tuple[Tensor, Tensor]:
+    """Gradients of the logarithms of the factors from the start and to the end, [M, C, K] each.
 
-    def __init__(self, g: Tensor) -> None:
-        self.since = g.to(torch.float64).exp()  # [M, C, K]: from the block's first token through each token
-        self.until = torch.ones_like(self.since)  # after each token to the block's last
-
-    def pairs(self) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Per size of block: the size, `until` of the first and `since` of the second of two neighbours; then merges."""
-        for half in HALVES:
-            since_first, since_second = _halves(self.since, half)
-            until_first, _ = _halves(self.until, half)
-            yield half, until_first, since_second
-            until_first *= since_second[:, -1:]
-            since_second *= since_first[:, -1:]
-
-
-def _halves(x: Tensor, half: int) -> tuple[Tensor, Tensor]:
-    """Neighbouring blocks of `half` tokens, [M * C / 2half, half, ...] each, views of x [M, C, ...]."""
-    both = x.view(-1, 2, half, *x.shape[2:])
-    return both[:, 0], both[:, 1]
-
-
-def _log_gradients(decay: HeadDecay | ChannelDecay, faded: Faded) -> tuple[Tensor, Tensor]:
-    """Gradients of the logarithms of the factors from the start and to the end, [M, C, K] each."""
-    logs = faded.reading * faded.dreading
+    In place: of `faded`, dreading and dk_end become the gradients before the factors; the values are used up.
+    """
+    logs = faded.reading.mul_(faded.dreading)
     dstart = logs[:, :, 0] + logs[:, :, 1]
-    dend = faded.k_end * faded.dk_end
+    dend = faded.k_end.mul_(faded.dk_end)
     dstart[:, -1] += decay.fade(faded.states, slice(None)).mul_(faded.dends).sum(-1)
+    for reader in (0, 1):
+        faded.dreading[:, :, reader].mul_(decay.start)
+    faded.dk_end.mul_(decay.end)
     return dstart, dend
 
 
-def _unmerge(dsince: Tensor, duntil: Tensor, half: int) -> None:
-    """Gradients of the logarithms of spans before two neighbours merged, in place: a block's decay is in all that cross it."""
-    since_first, since_second = _halves(dsince, half)
-    until_first, _ = _halves(duntil, half)
-    since_first[:, -1] += since_second.sum(1)
-    since_second[:, -1] += until_first.sum(1)
-
-
 def _both(readers: Tensor, factor: Tensor) -> Tensor:
-    """Both readers of each token [..., 2, K] times its factor [..., K or 1]; one by one, broadcasting is five times slower."""
+    """Both readers of each token [..., 2, K] times its factor [..., K or 1]; broadcasting is five times slower."""
     out = torch.empty_like(readers, memory_format=torch.contiguous_format)
     for reader in (0, 1):
         torch.mul(readers[:, :, reader], factor, out=out[:, :, reader])
@@ -254,9 +234,9 @@ def _both(readers: Tensor, factor: Tensor) -> Tensor:
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """a [n, r, s] @ b [n, s, K]; term by term where torch would run its slow loop for tiny matrices."""
+    """a [n, r, s] @ b [n, s, K]; term by term for tiny matrices, where that is several times faster."""
     (n, r, s), K = a.shape, b.shape[2]
-    if r * s * K >= SLOW_BELOW:
+    if r * s > 8 or r * s * K >= LIBRARY_FROM:
         return bmm(a, b)
     out = b.new_empty(n, r, K)
     for i in range(r):
@@ -285,8 +265,12 @@ def _tile_products(readers: Tensor, k: Tensor, tile: Tensor) -> Tensor:
     return products
 
 
-def _through_tile(dproducts: Tensor, tile: Tensor) -> Tensor:
-    """Gradients of the products before the tile, [M, 2 C, C]."""
-    dplain = _both(all_rows(dproducts).unflatten(1, (C, 2)), tile)
-    dplain[:, :, 0].diagonal(dim1=1, dim2=2).zero_()
-    return dplain.flatten(1, 2)
+def _tile_gradients(readers: Tensor, k: Tensor, dproducts: Tensor, tile: Tensor, faded: Faded) -> tuple[Tensor, Tensor]:
+    """Gradients of readers and k through the products and, already in `faded`, the factors; fades `dproducts`."""
+    rows = all_rows(dproducts)
+    for reader in (0, 1):
+        rows[:, reader::2].mul_(tile)
+    correcting(dproducts).diagonal(dim1=1, dim2=2).zero_()
+    faded.dreading.flatten(1, 2).baddbmm_(rows, k)
+    faded.dk_end.baddbmm_(rows.mT, readers.flatten(1, 2))
+    return faded.dreading, faded.dk_end

@@ -48,9 +48,7 @@ def _linear_normalised_token(
     return o / (weight + NORMALISER_EPS), (matrix, z)
 
 
-def _delta_token(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, scale: float, state: Tensor
-) -> tuple[Tensor, Tensor]:
+def _delta_token(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, scale: float, state: Tensor) -> tuple[Tensor, Tensor]:
     """Delta rule: move what k retrieves toward v by the fraction beta, read with q."""
     u = beta.unsqueeze(-1) * (v - _read(state, k))
     state = _write(state, k, u)
@@ -74,9 +72,7 @@ def _kda_token(
     return _delta_token(q, k, v, beta, scale, state)
 
 
-def linear_step(
-    q: Tensor, k: Tensor, v: Tensor, scale: float, state: State, normalize: bool
-) -> tuple[Tensor, State]:
+def linear_step(q: Tensor, k: Tensor, v: Tensor, scale: float, state: State, normalize: bool) -> tuple[Tensor, State]:
     """Linear attention for one token a row: q, k [N, H, K] through the feature map, v [N, HV, V].
 
     state: S [N, HV, K, V], or (S, z) with z [N, HV, K] when normalising; not changed. Returns o [N, HV, V], new state.
@@ -84,9 +80,7 @@ def linear_step(
     return _once(_linear_normalised_token if normalize else _linear_token, (q, k, v), scale, state)
 
 
-def delta_step(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, scale: float, state: Tensor
-) -> tuple[Tensor, State]:
+def delta_step(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, scale: float, state: Tensor) -> tuple[Tensor, State]:
     """Delta rule for one token a row: q, k [N, H, K], v [N, HV, V], beta [N, HV], state [N, HV, K, V] not changed."""
     return _once(_delta_token, (q, k, v, beta), scale, state)
 

@@ -1,8 +1,8 @@
 """How tokens lie in chunks: every row or packed segment cut into chunks of C tokens, the last one padded.
 
 A chunk is always C tokens, so no shape, and so no rounding, depends on a length. Chunks are listed by their position in
-the segment, and at one position by rank (longest segment first), so that those which still have a chunk at the next
-position are a prefix of the states. Knows nothing about what is computed. Start at `lay_out`.
+the segment, and at one position by rank (longest segment first), so that those which go on at the next position are a
+prefix of the states. Knows nothing about what is computed. Start at `lay_out`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 C = 64  # tokens per chunk
-# Numbers of one temporary of a group: small enough to stay near the cores, large enough to hide the cost of a call.
+# Numbers in one temporary of a group: small enough to stay near the cores and to keep the memory of the allocator in
+# use, large enough to hide the cost of a call (measured for K = V = 16 to 128; half and twice as many are within 10%).
 GROUP_NUMBERS = 2**18
-LANES = 8
+LANES = 8  # channels are padded to a multiple of this, see `fit_channels`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,21 +40,29 @@ class Group:
 class ChunkLayout:
     """The chunks of one call.
 
-    count: B * T, the tokens there are. tokens: [NC, C] int64, the flat token at each place, `count` where there is none.
-    padded: whether each chunk holds such places. widths: chunks at each position.
+    count: B * T, the tokens there are. HV: matrices a chunk. tokens: [NC, C] int64, the flat token at each place,
+    `count` where there is none. padded: whether each chunk holds such places. widths: chunks at each position.
     order: [N], the segment of each rank; rank_of: [N], its inverse.
     """
 
     count: int
+    HV: int
     tokens: Tensor
     padded: list[bool]
     widths: list[int]
     order: Tensor
     rank_of: Tensor
 
-    def groups(self, size: int, HV: int) -> list[Group]:
-        """All chunks in order, at most `size` at a time."""
+    def groups(self, widest: int, halved: bool) -> list[Group]:
+        """All chunks in order, in groups of bounded size.
+
+        widest: channels of the widest matrix. halved: at most half of all chunks in a group, so that what the backward
+        needs for one group stays small beside what it keeps for all.
+        """
         NC = len(self.padded)
+        size = max(1, GROUP_NUMBERS // (self.HV * C * max(widest, C)))
+        if halved:
+            size = min(size, max(1, -(-NC // 2)))
         pieces: list[list[Piece]] = [[] for _ in range(0, NC, size)]
         first = 0
         for width in self.widths:
@@ -61,8 +70,8 @@ class ChunkLayout:
             while start < first + width:
                 number = start // size
                 stop = min(first + width, (number + 1) * size)
-                rows = slice((start - number * size) * HV, (stop - number * size) * HV)
-                states = slice((start - first) * HV, (stop - first) * HV)
+                rows = slice((start - number * size) * self.HV, (stop - number * size) * self.HV)
+                states = slice((start - first) * self.HV, (stop - first) * self.HV)
                 pieces[number].append(Piece(rows=rows, states=states))
                 start = stop
             first += width
@@ -71,47 +80,66 @@ class ChunkLayout:
             for number, cut in enumerate(pieces)
         ]
 
-    def gather(self, x: Tensor, group: Group, HV: int, dtype: torch.dtype) -> Tensor:
-        """The chunks of a group as matrices [n * HV, C, D] in `dtype`, zero where there is no token.
+    def gather(self, x: Tensor, group: Group, dtype: torch.dtype) -> Tensor:
+        """The chunks of a group as matrices [n * HV, C, D] in `dtype`, a fresh tensor, zero where there is no token.
 
         x: [B, T, heads, D]; value head h takes head h // (HV / heads) of it.
         """
         heads, D = x.shape[2:]
-        rows = self._rows(group, heads, HV).clamp_(max=self.count * heads - 1)
-        chunks = x.reshape(-1, D).index_select(0, rows).to(dtype).view(-1, C, D)
+        places = self.places(group, heads).clamp_(max=self.count * heads - 1)
+        chunks = x.reshape(-1, D).index_select(0, places).to(dtype).view(-1, C, D)
         if any(self.padded[group.start : group.stop]):
             absent = self.tokens[group.start : group.stop] == self.count  # [n, C]
-            chunks.view(-1, HV, C, D).masked_fill_(absent[:, None, :, None], 0)
+            chunks.view(-1, self.HV, C, D).masked_fill_(absent[:, None, :, None], 0)
         return chunks
 
-    def new_rows(self, like: Tensor, HV: int, D: int, dtype: torch.dtype) -> Tensor:
-        """Room for HV rows of D numbers for every token, and for what padding yields after them."""
-        return like.new_empty((self.count + 1) * HV, D, dtype=dtype)
-
-    def scatter_(self, rows: Tensor, chunks: Tensor, group: Group, HV: int) -> None:
-        """Put the chunks [n * HV, C, D] of a group where their tokens are in `rows`."""
-        rows.index_copy_(0, self._rows(group, HV, HV), chunks.reshape(-1, rows.shape[1]).to(rows.dtype))
-
-    def tokens_of(self, rows: Tensor, shape: torch.Size, HV: int) -> Tensor:
-        """`rows` as [B, T, HV, D], without what padding yielded. shape: [B, T]."""
-        return rows[: self.count * HV].view(*shape, HV, rows.shape[1])
-
-    def gradient_of(self, x: Tensor, rows: Tensor, HV: int) -> Tensor:
-        """`rows` as the gradient of x [B, T, heads, D]: summed over the value heads that share a head of x."""
-        heads = x.shape[2]
-        gradient = self.tokens_of(rows, x.shape[:2], HV)
-        if heads < HV:
-            gradient = gradient.unflatten(2, (heads, HV // heads)).sum(3)
-        return gradient.to(x.dtype)
-
-    def _rows(self, group: Group, heads: int, HV: int) -> Tensor:
-        """Index of each (token, head) of a group in x viewed as [B * T * heads, D]; flat over [n, HV, C]."""
+    def places(self, group: Group, heads: int) -> Tensor:
+        """Row of each (chunk, value head, token) of a group in x [B, T, heads, D] seen as [B * T * heads, D]; flat."""
         tokens = self.tokens[group.start : group.stop, None, :] * heads
-        head = torch.arange(HV, device=tokens.device) // (HV // heads)
+        head = torch.arange(self.HV, device=tokens.device) // (self.HV // heads)
         return (tokens + head[:, None]).view(-1)
 
+    def by_rank(self, state: Tensor) -> Tensor:
+        """A copy of the states [N, HV, K, V] as [N * HV, K, V], longest segment first."""
+        return state[self.order].flatten(0, 1)
 
-def lay_out(B: int, T: int, cu_seqlens: Tensor | None, device: torch.device) -> ChunkLayout:
+    def by_segment(self, carried: Tensor) -> Tensor:
+        """States by rank back as [N, HV, K, V]."""
+        return carried.unflatten(0, (-1, self.HV))[self.rank_of]
+
+
+class TokenRows:
+    """Chunks put back where their tokens are, group by group; room is taken when the first one comes."""
+
+    def __init__(self, layout: ChunkLayout, like: Tensor, dtype: torch.dtype) -> None:
+        """like: [B, T, heads, D], the tensor whose tokens these are. dtype: that of the rows."""
+        self.layout, self.like, self.dtype = layout, like, dtype
+        self.rows: Tensor | None = None  # [(count + 1) * HV, D]; what padding yields goes to the last HV
+
+    def put(self, chunks: Tensor, group: Group) -> None:
+        """Take the matrices [n * HV, C, D] of a group."""
+        D = chunks.shape[2]
+        if self.rows is None:
+            self.rows = chunks.new_empty((self.layout.count + 1) * self.layout.HV, D, dtype=self.dtype)
+        places = self.layout.places(group, self.layout.HV)
+        self.rows.index_copy_(0, places, chunks.reshape(-1, D).to(self.dtype))
+
+    def per_value_head(self) -> Tensor:
+        """All rows as [B, T, HV, D]."""
+        (B, T), HV, D = self.like.shape[:2], self.layout.HV, self.like.shape[3]
+        if self.rows is None:
+            return self.like.new_empty(B, T, HV, D, dtype=self.dtype)
+        return self.rows[: self.layout.count * HV].view(B, T, HV, D)
+
+    def gradient(self) -> Tensor:
+        """All rows as the gradient of `like`: summed over the value heads that share one of its heads."""
+        rows, heads = self.per_value_head(), self.like.shape[2]
+        if heads < self.layout.HV:
+            rows = rows.unflatten(2, (heads, self.layout.HV // heads)).sum(3)
+        return rows.to(self.like.dtype)
+
+
+def lay_out(B: int, T: int, HV: int, cu_seqlens: Tensor | None, device: torch.device) -> ChunkLayout:
     """Cut B rows of T tokens, or the segments of one packed row, into chunks."""
     if cu_seqlens is None:
         starts = torch.arange(B, device=device) * T
@@ -129,17 +157,13 @@ def lay_out(B: int, T: int, cu_seqlens: Tensor | None, device: torch.device) -> 
     absent = tokens >= ends[rank][:, None]
     return ChunkLayout(
         count=B * T,
+        HV=HV,
         tokens=tokens.masked_fill(absent, B * T),
         padded=absent[:, -1].tolist(),
         widths=torch.bincount(position).tolist(),
         order=order,
         rank_of=torch.argsort(order),
     )
-
-
-def chunks_per_group(HV: int, K: int, V: int) -> int:
-    """How many chunks are worked on together."""
-    return max(1, GROUP_NUMBERS // (HV * C * max(K, V, C)))
 
 
 def fit_channels(x: Tensor) -> Tensor:

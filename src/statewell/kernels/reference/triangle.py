@@ -2,7 +2,7 @@
 
 Every token has two readers: the first finds what is to be corrected (-beta k), the second what is asked for (q). So a
 chunk of C tokens has 2 C rows of C products, the two of a token next to each other. Behind a chunk's rows lie C spare
-numbers: with them the diagonal blocks of one size start at equal distances in all chunks, and one call handles them all.
+numbers: with them the diagonal blocks of one size start at equal distances in all chunks and are one regular batch.
 """
 
 from __future__ import annotations
