@@ -8,6 +8,9 @@ BIN := .venv/bin
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "statewell needs Python 3.11 or newer; name one with: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 2; }
 	@if $(PYTHON) -c 'import torch' 2>/dev/null; then $(PYTHON) -m venv --system-site-packages .venv; else $(PYTHON) -m venv .venv; fi
 
+# The C++ kernels are required where a compiler is, and left out where none is.
+export STATEWELL_NATIVE ?= $(if $(shell command -v c++ || command -v g++ || command -v clang++),1,0)
+
 # $(1): extras. The constraint on torch is dropped where one is importable; TORCH_INDEX is asked for torch alone.
 define install
 	@set -e; keep="-c constraints/torch.txt"; \

@@ -24,8 +24,10 @@ from statewell.kernels.registry import Call, resolve
 
 def _pick(op: str, dims: tuple[int, ...], first: Tensor, *others: Tensor | None) -> Callable:
     """The backend's function for this kind of call; `first` gives device and dtype."""
-    grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (first, *others))
-    return resolve(op, Call(first.device.type, first.dtype, dims, grad))
+    given = [t for t in (first, *others) if t is not None]
+    grad = torch.is_grad_enabled() and any(t.requires_grad for t in given)
+    mixed = any(t.dtype is not first.dtype for t in given)
+    return resolve(op, Call(first.device.type, first.dtype, dims, grad, mixed))
 
 
 def _scale(scale: float | None, q: Tensor) -> float:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 
 from statewell.errors import RequestError, nearest
-from statewell.kernels import reference
+from statewell.kernels import cpu, reference
 
 logger = logging.getLogger(__name__)
 
@@ -29,13 +29,14 @@ class Call(NamedTuple):
     """What a backend may decide on: never a length or a value, so that the form never depends on T.
 
     device: "cpu", "cuda", ...; dims: the widths of one token (heads, K, V, D ...); grad: a gradient will be
-    asked for.
+    asked for; mixed: not every tensor has the dtype of the first, `dtype`.
     """
 
     device: str
     dtype: torch.dtype
     dims: tuple[int, ...]
     grad: bool
+    mixed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +73,10 @@ class Choice(NamedTuple):
 @functools.cache
 def backends() -> tuple[Backend, ...]:
     """Every backend of this installation, in ORDER. A new one is added here and nowhere else."""
-    known = [Backend(name="reference", ops=reference.OPS, supports=reference.supports)]
+    known = [
+        Backend(name="cpu", ops=cpu.OPS, supports=cpu.supports),
+        Backend(name="reference", ops=reference.OPS, supports=reference.supports),
+    ]
     return tuple(sorted(known, key=lambda backend: ORDER.index(backend.name)))
 
 
