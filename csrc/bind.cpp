@@ -70,7 +70,27 @@ NB_MODULE(_native, module) {
         return names;
     });
     module.def("runs_here", [](int set) { return instruction_sets().at(static_cast<size_t>(set)).runs_here; });
+    module.attr("CHUNK") = CHUNK;
     module.def("delta_forward", entry(&Kernels::delta_forward));
+    module.def("delta_backward", entry(&Kernels::delta_backward));
+    module.def("delta_step", entry(&Kernels::delta_step));
+    module.def("norm_forward", entry(&Kernels::norm_forward));
+    module.def("norm_backward", entry(&Kernels::norm_backward));
+    module.def("situ_forward", entry(&Kernels::situ_forward));
+    module.def("situ_backward", entry(&Kernels::situ_backward));
+    module.def("gate_forward", entry(&Kernels::gate_forward));
+    module.def("gate_backward", entry(&Kernels::gate_backward));
+    module.def("conv_forward", entry(&Kernels::conv_forward));
+    module.def("conv_backward", entry(&Kernels::conv_backward));
+    module.def("depth_forward", entry(&Kernels::depth_forward));
+    module.def("depth_backward", entry(&Kernels::depth_backward));
+    module.def("expert_order", entry(&Kernels::expert_order));
+    module.def("expert_spread", entry(&Kernels::expert_spread));
+    module.def("expert_gather", entry(&Kernels::expert_gather));
+    module.def("expert_combine", entry(&Kernels::expert_combine));
+    module.def("expert_combine_backward", entry(&Kernels::expert_combine_backward));
+    module.def("route_forward", entry(&Kernels::route_forward));
+    module.def("route_backward", entry(&Kernels::route_backward));
 }
 
 }  // namespace

@@ -3,11 +3,31 @@
 #pragma once
 
 #include "delta.h"
+#include "parts.h"
 
 namespace statewell {
 
 struct Kernels {
     DeltaForward* delta_forward;
+    DeltaBackward* delta_backward;
+    DeltaStep* delta_step;
+    NormForward* norm_forward;
+    NormBackward* norm_backward;
+    SituForward* situ_forward;
+    SituBackward* situ_backward;
+    GateForward* gate_forward;
+    GateBackward* gate_backward;
+    ConvForward* conv_forward;
+    ConvBackward* conv_backward;
+    DepthForward* depth_forward;
+    DepthBackward* depth_backward;
+    ExpertOrder* expert_order;
+    ExpertSpread* expert_spread;
+    ExpertGather* expert_gather;
+    ExpertCombine* expert_combine;
+    ExpertCombineBackward* expert_combine_backward;
+    RouteForward* route_forward;
+    RouteBackward* route_backward;
 };
 
 // Null where this build has no such instruction set. Asking does not run any of its instructions.
