@@ -131,8 +131,6 @@ void run_tile_of(int64_t vectors, const Chunk& chunk, float* S, int64_t K, int64
     if constexpr (WIDEST >= 8) return run_tile<RULE, 8>(chunk, S, K, v0, width);
 }
 
-}  // namespace
-
 struct ForwardCall {
     const float *q, *k, *v, *g, *beta;
     int64_t q_stride, k_stride, v_stride, g_stride, beta_stride;
@@ -191,6 +189,8 @@ struct ForwardCall {
         });
     }
 };
+
+}  // namespace
 
 void delta_forward(int threads, int rule, const float* q, const float* k, const float* v, const float* g,
                    const float* beta, int64_t q_stride, int64_t k_stride, int64_t v_stride, int64_t g_stride,

@@ -11,12 +11,21 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from statewell.kernels.cpu import binding
+from statewell.kernels.cpu import binding, delta
 
 if TYPE_CHECKING:
     from statewell.kernels.registry import Call
 
-OPS: Mapping[str, Callable] = {}
+OPS: Mapping[str, Callable] = {
+    "linear": delta.linear,
+    "delta": delta.delta,
+    "gated_delta": delta.gated_delta,
+    "kda": delta.kda,
+    "linear_step": delta.linear_step,
+    "delta_step": delta.delta_step,
+    "gated_delta_step": delta.gated_delta_step,
+    "kda_step": delta.kda_step,
+}
 
 
 def supports(op: str, call: Call) -> str | None:
