@@ -3,6 +3,7 @@
 #pragma once
 
 #include "delta.h"
+#include "normaliser.h"
 #include "parts.h"
 
 namespace statewell {
@@ -11,6 +12,8 @@ struct Kernels {
     DeltaForward* delta_forward;
     DeltaBackward* delta_backward;
     DeltaStep* delta_step;
+    NormaliserForward* normaliser_forward;
+    NormaliserBackward* normaliser_backward;
     NormForward* norm_forward;
     NormBackward* norm_backward;
     SituForward* situ_forward;

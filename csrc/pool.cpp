@@ -1,5 +1,6 @@
 #include "pool.h"
 
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -89,6 +90,25 @@ Pool& current_pool() {
     return *pool;
 }
 
+// The OpenMP runtime that torch has loaded, if it has one: its threads are the ones that torch keeps awake for its own
+// products, and a second pool beside them would fight for the same cores. Only by name, so that nothing of it is needed
+// to build or to load. A forked child must not touch it: it would wait for threads that were not copied.
+using OpenMPParallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
+
+// Both are looked up when this module is loaded, which is after torch.
+const OpenMPParallel openmp = reinterpret_cast<OpenMPParallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
+const pid_t loaded_by = getpid();
+
+struct Shared {
+    Work work;
+    std::atomic<int64_t> next{0};
+};
+
+void take_shared(void* shared) {
+    Shared& all = *static_cast<Shared*>(shared);
+    for (int64_t i = all.next.fetch_add(1); i < all.work.n; i = all.next.fetch_add(1)) all.work.body(all.work.context, i);
+}
+
 thread_local bool inside = false;
 
 struct Inside {
@@ -107,6 +127,12 @@ thread_local Buffer buffer;
 
 void run_parallel(int threads, int64_t n, void (*body)(void*, int64_t), void* context) {
     if (threads > n) threads = static_cast<int>(n);
+    if (threads > 1 && !inside && openmp != nullptr && loaded_by == getpid()) {
+        Shared shared;
+        shared.work = {body, context, n};
+        openmp(take_shared, &shared, static_cast<unsigned>(threads), 0);
+        return;
+    }
     if (threads > 1 && !inside) {
         Pool& shared = current_pool();
         std::unique_lock<std::mutex> turn(shared.turn, std::try_to_lock);

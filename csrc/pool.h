@@ -1,4 +1,4 @@
-// One pool of threads for every kernel: made at the first call that can use it, parked between calls.
+// Threads for every kernel: those torch has awake already, else one pool made at the first call and parked between calls.
 #pragma once
 
 #include <cstdint>

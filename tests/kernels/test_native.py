@@ -9,7 +9,7 @@ import torch
 
 from statewell.errors import RequestError
 from statewell.kernels import cpu, ops, registry
-from statewell.kernels.cpu import binding, delta
+from statewell.kernels.cpu import binding, delta, linear
 from statewell.kernels.registry import Call
 from tests.kernels.inputs import (
     DELTA,
@@ -226,6 +226,13 @@ raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 def test_a_forked_process_makes_its_own_pool():
     subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED], check=True, timeout=60)
+
+
+def test_the_normaliser_passes_opcheck():
+    q, k, v = float32(LINEAR, Shape(T=40, H=1, HV=2, K=8, V=8))[0]
+    z = torch.rand(2, v.shape[2], q.shape[3])
+    leaves = [x.requires_grad_() for x in (q, k, z)]
+    torch.library.opcheck(linear.normaliser, (*leaves, torch.tensor([0, 5, 40]), 0.3, v.shape[2]))
 
 
 @pytest.mark.parametrize("operation", [LINEAR, *DELTA_FAMILY], ids=str)

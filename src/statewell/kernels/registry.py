@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -129,6 +129,16 @@ def _resolve(op: str, call: Call, forced: str | None) -> Callable:
 def _log_refusal(op: str, backend: str, refusal: Refusal) -> None:
     """Cached, so that each (operation, backend, reason) is told once in the life of the process."""
     logger.info("%s runs on %s: %s refused, %s", op, backend, refusal.backend, refusal.reason)
+
+
+def instruction_sets() -> tuple[str, ...]:
+    """The instruction sets the compiled kernels can use here, the one in use first; none without compiled kernels."""
+    return cpu.instruction_sets()
+
+
+def use_instruction_set(name: str) -> AbstractContextManager[None]:
+    """Run every compiled kernel inside the `with` on one of `instruction_sets()`; raises RequestError otherwise."""
+    return cpu.use_instruction_set(name)
 
 
 def explain(device: str = "cpu", dtype: torch.dtype = torch.float32, grad: bool = False) -> tuple[Choice, ...]:

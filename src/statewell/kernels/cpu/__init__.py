@@ -1,7 +1,7 @@
 """The compiled backend: float32 on the processor, C++ from csrc/ bound by `binding.py`, gradients by torch.library.
 
-`delta.py` and `parts.py` hold the operations. Where the compiled module is missing, every operation is refused with
-the reason, and `reference` runs it.
+Every operation lives in the file it is listed from below. Where the compiled module is missing, every operation is
+refused with the reason, and `reference` runs it.
 """
 
 from __future__ import annotations
@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from statewell.kernels.cpu import binding, delta
+from statewell.kernels.cpu import binding, delta, linear
+from statewell.kernels.cpu.binding import instruction_sets, use_instruction_set
 
 if TYPE_CHECKING:
     from statewell.kernels.registry import Call
 
+__all__ = ["OPS", "instruction_sets", "supports", "use_instruction_set"]
+
 OPS: Mapping[str, Callable] = {
-    "linear": delta.linear,
+    "linear": linear.linear,
     "delta": delta.delta,
     "gated_delta": delta.gated_delta,
     "kda": delta.kda,
-    "linear_step": delta.linear_step,
+    "linear_step": linear.linear_step,
     "delta_step": delta.delta_step,
     "gated_delta_step": delta.gated_delta_step,
     "kda_step": delta.kda_step,
@@ -36,4 +39,6 @@ def supports(op: str, call: Call) -> str | None:
         return f"its tensors are on {call.device}"
     if call.mixed:
         return "its tensors have different dtypes"
-    return None if call.dtype is torch.float32 else f"it computes in torch.float32 alone, this is {call.dtype}"
+    if call.dtype is not torch.float32:
+        return f"it computes in torch.float32 alone, this is {call.dtype}"
+    return conv.refusal(call.dims) if op == "short_conv" else None

@@ -84,3 +84,45 @@ def address(tensor: Tensor | None) -> int:
 def threads() -> int:
     """As many as torch uses."""
     return torch.get_num_threads()
+
+
+def needs_operator(*tensors: Tensor | None) -> bool:
+    """Whether the call must be one that autograd and torch.compile can see."""
+    if torch.compiler.is_compiling():
+        return True
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def segment_bounds(q: Tensor, cu_seqlens: Tensor | None) -> Tensor:
+    """The segments' first tokens and the last one's end, int64 [N+1], in the tokens of q [B, T, ...] row after row."""
+    B, T = q.shape[:2]
+    return torch.arange(B + 1) * T if cu_seqlens is None else cu_seqlens.to(torch.int64).contiguous()
+
+
+def summed(parts: Tensor) -> Tensor:
+    """The sum over the first axis."""
+    return parts.sum(0) if parts.shape[0] > 1 else parts.squeeze(0)
+
+
+def laid_out(x: Tensor, axes: int) -> tuple[Tensor, int]:
+    """x with its last `axes` axes next to each other and one step between tokens; the step, in elements.
+
+    The leading axes are tokens: [B, T], or [N]. A view that is laid out already, such as a slice of a wider
+    projection, is taken as it is.
+    """
+    if x.is_contiguous():
+        return x, _numel(x.shape[-axes:])
+    shape, strides = x.shape, x.stride()
+    packed = strides[-1] == 1 and (axes == 1 or strides[-2] == shape[-1])
+    if packed and (x.dim() == axes + 1 or shape[0] == 1):
+        return x, strides[-axes - 1]
+    if packed and strides[0] == shape[1] * strides[1]:
+        return x, strides[1]
+    return x.contiguous(), _numel(shape[-axes:])
+
+
+def _numel(shape: torch.Size) -> int:
+    total = 1
+    for size in shape:
+        total *= size
+    return total

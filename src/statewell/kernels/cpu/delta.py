@@ -1,51 +1,40 @@
-"""Linear attention and the delta family on compiled kernels: one recurrence, four rules, with gradients and decode.
+"""The delta family on compiled kernels: one recurrence, four rules, with gradients and decode.
 
 Arguments and results are those of `statewell.kernels.ops`, float32 alone, all sums in float32. A call that needs no
 gradient goes straight to the kernel and keeps nothing; one that does goes through the operation
 `statewell::delta_rule`, which keeps what the backward needs: per token the error v - S^T k, per CHUNK tokens a state.
-Start at `delta`. Oracle: tests/kernels/test_native.py.
+The fourth rule, additive, is the matrix of linear attention (linear.py). Start at `delta`.
+Oracle: tests/kernels/test_native.py.
 """
 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from statewell.kernels.checks import LinearState
-from statewell.kernels.cpu.binding import address, compiled, instruction_set, threads
+from statewell.kernels.cpu.binding import (
+    address,
+    compiled,
+    instruction_set,
+    laid_out,
+    needs_operator,
+    segment_bounds,
+    summed,
+    threads,
+)
 
 # The rules of csrc/delta.h.
 ADDITIVE, DELTA, GATED_DELTA, KEY_DECAY = range(4)
 
-# As in the definition, kernels/reference/recurrent.py.
-NORMALISER_EPS = 1e-10
-
 # Value columns below which a head is not split among threads: each part prepares the keys again.
 LEAST_COLUMNS = 16
-
-
-def linear(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    scale: float,
-    state: LinearState | None,
-    normalize: bool,
-    cu_seqlens: Tensor | None,
-) -> tuple[Tensor, LinearState]:
-    """Linear attention; the normaliser z is one more value column, of ones."""
-    if not normalize:
-        return _mix(ADDITIVE, (q, k, v, None, None), scale, _matrix(state), cu_seqlens)
-    o, final = _mix(ADDITIVE, (q, k, F.pad(v, (0, 1), value=1.0), None, None), scale, _matrix(state), cu_seqlens)
-    return _normalised(o), (final[..., :-1], final[..., -1])
 
 
 def delta(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor, scale: float, state: Tensor | None, cu_seqlens: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """The delta rule."""
-    return _mix(DELTA, (q, k, v, None, beta), scale, state, cu_seqlens)
+    return mix(DELTA, (q, k, v, None, beta), scale, state, cu_seqlens)
 
 
 def gated_delta(
@@ -59,7 +48,7 @@ def gated_delta(
     cu_seqlens: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """The delta rule on a state that fades by head."""
-    return _mix(GATED_DELTA, (q, k, v, g, beta), scale, state, cu_seqlens)
+    return mix(GATED_DELTA, (q, k, v, g, beta), scale, state, cu_seqlens)
 
 
 def kda(
@@ -73,97 +62,41 @@ def kda(
     cu_seqlens: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """The delta rule on a state that fades by key channel."""
-    return _mix(KEY_DECAY, (q, k, v, g, beta), scale, state, cu_seqlens)
-
-
-def linear_step(
-    q: Tensor, k: Tensor, v: Tensor, scale: float, state: LinearState, normalize: bool
-) -> tuple[Tensor, LinearState]:
-    """Linear attention for one token a row."""
-    if isinstance(state, Tensor):
-        return _step(ADDITIVE, (q, k, v, None, None), scale, state)
-    o, new = _step(ADDITIVE, (q, k, v, None, None), scale, state[0])
-    z = state[1] + k.repeat_interleave(v.shape[1] // k.shape[1], 1)
-    weight = scale * (q.repeat_interleave(v.shape[1] // q.shape[1], 1) * z).sum(-1, keepdim=True)
-    return o / (weight + NORMALISER_EPS), (new, z)
+    return mix(KEY_DECAY, (q, k, v, g, beta), scale, state, cu_seqlens)
 
 
 def delta_step(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, scale: float, state: Tensor) -> tuple[Tensor, Tensor]:
     """The delta rule for one token a row."""
-    return _step(DELTA, (q, k, v, None, beta), scale, state)
+    return step(DELTA, (q, k, v, None, beta), scale, state)
 
 
 def gated_delta_step(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, scale: float, state: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The gated delta rule for one token a row."""
-    return _step(GATED_DELTA, (q, k, v, g, beta), scale, state)
+    return step(GATED_DELTA, (q, k, v, g, beta), scale, state)
 
 
 def kda_step(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, scale: float, state: Tensor
 ) -> tuple[Tensor, Tensor]:
     """KDA for one token a row."""
-    return _step(KEY_DECAY, (q, k, v, g, beta), scale, state)
+    return step(KEY_DECAY, (q, k, v, g, beta), scale, state)
 
 
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]  # q, k, v, g, beta
 
 
-def _matrix(state: LinearState | None) -> Tensor | None:
-    """(S, z) as one matrix with z as its last column; S alone as it is."""
-    return state if state is None or isinstance(state, Tensor) else torch.cat([state[0], state[1].unsqueeze(-1)], -1)
-
-
-def _normalised(o: Tensor) -> Tensor:
-    """The reads divided by what was read from the column of ones."""
-    return o[..., :-1] / (o[..., -1:] + NORMALISER_EPS)
-
-
-def _needs_op(*tensors: Tensor | None) -> bool:
-    """Whether the call must be one that autograd and torch.compile can see."""
-    if torch.compiler.is_compiling():
-        return True
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-
-
-def _mix(
+def mix(
     rule: int, inputs: Inputs, scale: float, state: Tensor | None, cu_seqlens: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """o [B, T, HV, V] and the states after the last tokens."""
-    B, T = inputs[0].shape[:2]
-    bounds = torch.arange(B + 1) * T if cu_seqlens is None else cu_seqlens.to(torch.int64).contiguous()
-    if _needs_op(*inputs, state):
+    bounds = segment_bounds(inputs[0], cu_seqlens)
+    if needs_operator(*inputs, state):
         o, final, _, _ = delta_rule(rule, *inputs, state, bounds, scale)
     else:
         o, final, _, _ = _forward(rule, inputs, state, bounds, scale, keep=False)
     return o, final
-
-
-def _laid_out(x: Tensor | None, axes: int) -> tuple[Tensor | None, int]:
-    """x with its last `axes` axes next to each other and one step between tokens; the step, in elements.
-
-    The leading axes are tokens: [B, T], or [N]. A view that is laid out already, such as a slice of a wider
-    projection, is taken as it is.
-    """
-    if x is None:
-        return None, 0
-    if x.is_contiguous():
-        return x, _numel(x.shape[-axes:])
-    shape, strides = x.shape, x.stride()
-    packed = strides[-1] == 1 and (axes == 1 or strides[-2] == shape[-1])
-    if packed and (x.dim() == axes + 1 or shape[0] == 1):
-        return x, strides[-axes - 1]
-    if packed and strides[0] == shape[1] * strides[1]:
-        return x, strides[1]
-    return x.contiguous(), _numel(shape[-axes:])
-
-
-def _numel(shape: torch.Size) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total
 
 
 class _Handed:
@@ -173,9 +106,10 @@ class _Handed:
     """
 
     def __init__(self, inputs: Inputs) -> None:
-        q, k, v, g, beta = inputs
+        q, _, _, g, _ = inputs
         gate_axes = 1 if g is None or g.dim() < q.dim() else 2
-        pairs = [_laid_out(x, axes) for x, axes in zip((q, k, v, g, beta), (2, 2, 2, gate_axes, 1), strict=True)]
+        axes = (2, 2, 2, gate_axes, 1)
+        pairs = [(None, 0) if x is None else laid_out(x, n) for x, n in zip(inputs, axes, strict=True)]
         self.tensors = [x for x, _ in pairs]
         self.arguments = [address(x) for x in self.tensors] + [step for _, step in pairs]
 
@@ -257,13 +191,8 @@ def delta_rule_backward(
         errors.data_ptr(), kept.data_ptr(), d_o.data_ptr(), address(dfinal),
         *[x.data_ptr() for x in (dq, dk, dv, dg, dbeta, dstate)], parts, N, H, HV, K, V, scale,
     )  # fmt: skip
-    dg, dbeta = (x if x.dim() == 1 else _summed(x) for x in (dg, dbeta))
-    return _summed(dq), _summed(dk), dv, dg, dbeta, dstate
-
-
-def _summed(parts: Tensor) -> Tensor:
-    """The sum over the first axis."""
-    return parts.sum(0) if parts.shape[0] > 1 else parts.squeeze(0)
+    dg, dbeta = (x if x.dim() == 1 else summed(x) for x in (dg, dbeta))
+    return summed(dq), summed(dk), dv, dg, dbeta, dstate
 
 
 def _parts(tasks: int, V: int) -> int:
@@ -302,9 +231,9 @@ def _backward(ctx, d_o, dfinal, derrors, dkept):
 delta_rule.register_autograd(_backward, setup_context=_setup)
 
 
-def _step(rule: int, inputs: Inputs, scale: float, state: Tensor) -> tuple[Tensor, Tensor]:
+def step(rule: int, inputs: Inputs, scale: float, state: Tensor) -> tuple[Tensor, Tensor]:
     """o [N, HV, V] and the new states of one token a row."""
-    if _needs_op(*inputs, state):
+    if needs_operator(*inputs, state):
         # a gradient through one token: the same recurrence over segments of one token
         bounds = torch.arange(state.shape[0] + 1)
         q, k, v, g, beta = (None if x is None else x.unsqueeze(0) for x in inputs)
