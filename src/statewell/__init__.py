@@ -6,9 +6,18 @@ Names are loaded on first use, so that `import statewell` and `statewell plan` n
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING
 
 # Eager, because the subpackage `plan` would otherwise take the function's name once anything imports it.
 from statewell.plan import plan
+
+if TYPE_CHECKING:
+    from statewell import errors
+    from statewell.checkpoints.load import load
+    from statewell.engine.generate import generate
+    from statewell.engine.sampling import Sampling
+    from statewell.kernels import ops
+    from statewell.models import build
 
 __version__ = "0.1.0"
 

@@ -10,7 +10,7 @@ import torch
 
 from statewell.architectures import ARCHITECTURES, preset
 from statewell.checkpoints.files import read_tensors, save_tensors, write_atomically
-from statewell.checkpoints.load import load
+from statewell.checkpoints.load import SHIPPED, load
 from statewell.checkpoints.native import load_model, save_model, saved_config
 from statewell.errors import CheckpointError, ConfigError, RequestError
 from statewell.models import build
@@ -131,3 +131,14 @@ def test_a_config_with_more_layers_than_the_weights_is_refused(saved):
     (saved / "config.json").write_text(json.dumps(document))
     with pytest.raises(CheckpointError, match="file none"):
         load_model(saved)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_shipped_model_is_small_bf16_and_has_a_card(architecture):
+    folder = SHIPPED / f"{architecture}-nano"
+    assert (folder / "model.safetensors").stat().st_size <= 1.3e6
+    card = (folder / "README.md").read_text()
+    assert "bits per byte" in card
+    assert "Recipe" in card
+    for name, tensor in load(f"{architecture}:nano").state_dict().items():
+        assert tensor.dtype == (torch.bfloat16 if tensor.ndim >= 2 else torch.float32), name

@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 
 import statewell.checkpoints.load
 from statewell.architectures import ARCHITECTURES
-from statewell.checkpoints.load import SHIPPED
 from statewell.checkpoints.native import save_model
 from statewell.cli import generate as verb
 from statewell.engine.generate import TokenEvent
@@ -165,7 +164,6 @@ def test_a_saved_model_answers_and_a_folder_without_one_does_not(tmp_path):
         CliRunner().invoke(APP, [str(tmp_path), "def "], catch_exceptions=False)
 
 
-@pytest.mark.skipif(not SHIPPED.is_dir(), reason="this tree holds no trained models yet")
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_shipped_model_answers_by_its_name(architecture):
     arguments = [f"{architecture}:nano", "def ", "--max-tokens", "8", "--json"]

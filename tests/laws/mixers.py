@@ -32,9 +32,11 @@ SPECS: dict[str, MixerSpec] = {
     "gated_delta": GatedDeltaSpec(heads=2, value_heads=4, key_dim=8, value_dim=6),
     "kda": KDASpec(heads=3, key_dim=8, value_dim=8),
     "kda_k3": KDASpec(heads=3, key_dim=8, value_dim=8, output_gate="full", lower_bound=-5.0),
-    "kda_bounded_low_rank": KDASpec(heads=3, key_dim=8, value_dim=8, lower_bound=-5.0),
+    "kda_full_gate_only": KDASpec(heads=3, key_dim=8, value_dim=8, output_gate="full"),
+    "kda_bound_only": KDASpec(heads=3, key_dim=8, value_dim=8, lower_bound=-5.0),
     "mla": MLASpec(heads=3, q_rank=None, kv_rank=10, nope_dim=8, rope_dim=4, value_dim=6),
     "mla_k3": MLASpec(heads=3, q_rank=12, kv_rank=10, nope_dim=8, rope_dim=4, value_dim=6, gate=True),
+    "mla_rank_only": MLASpec(heads=3, q_rank=12, kv_rank=10, nope_dim=8, rope_dim=4, value_dim=6),
     "mla_gate_only": MLASpec(heads=3, q_rank=None, kv_rank=10, nope_dim=8, rope_dim=4, value_dim=6, gate=True),
 }
 assert {type(spec) for spec in SPECS.values()} == set(registered_mixers()), "a registered mixer has no laws"

@@ -76,9 +76,7 @@ def distance(
 @singledispatch
 def distance_of(spec: MixerSpec) -> float:
     """The distance of the operation that a mixer of `spec` runs on, at the shapes above."""
-    raise StatewellError(
-        f"nothing checks a {type(spec).__name__} token by token; add it to bench/recurrence.py."
-    )
+    raise StatewellError(f"nothing checks a {type(spec).__name__} token by token; add it to bench/recurrence.py.")
 
 
 @distance_of.register

@@ -17,6 +17,7 @@ from statewell.engine.sampler import generator_of, sample
 from statewell.engine.sampling import Sampling
 from statewell.engine.text_stream import TextStream
 from statewell.errors import LimitError, RequestError
+from statewell.memory.store import DTYPE_NAMES
 
 if TYPE_CHECKING:
     from statewell.memory.model import ModelMemory
@@ -146,7 +147,7 @@ class _Passes:
             prefill_tokens_per_s=self.prefill.per_s,
             used_bytes=self.memory.used(),
             reserved_bytes=self.memory.reserved(),
-            dtypes=tuple(sorted({dtype_name(tensor.dtype) for tensor in self.memory.tensors().values()})),
+            dtypes=tuple(sorted({DTYPE_NAMES[tensor.dtype] for tensor in self.memory.tensors().values()})),
         )
 
 
@@ -213,9 +214,3 @@ def _room(model: LanguageModel, ids: Sequence[int], memory: ModelMemory | None) 
             f"{model.config.context:,}: shorten it by {-room:,} tokens, or use a model without a limit."
         )
     return room
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """`torch.float32` -> `fp32`, as bytes are printed."""
-    names = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
-    return names.get(dtype, str(dtype).removeprefix("torch."))
