@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from statewell.kernels.cpu import binding, delta, linear
+from statewell.kernels.cpu import binding, conv, delta, depth, experts, linear, norm, parts, route
 from statewell.kernels.cpu.binding import instruction_sets, use_instruction_set
 
 if TYPE_CHECKING:
@@ -28,6 +28,16 @@ OPS: Mapping[str, Callable] = {
     "delta_step": delta.delta_step,
     "gated_delta_step": delta.gated_delta_step,
     "kda_step": delta.kda_step,
+    "short_conv": conv.short_conv,
+    "attn_res": depth.attn_res,
+    "situ": parts.situ,
+    "route": route.route,
+    "experts": experts.experts,
+    "l2norm": norm.l2norm,
+    "rms_norm": norm.rms_norm,
+    "gated_rms_norm": norm.gated_rms_norm,
+    "decay_gate": parts.decay_gate,
+    "bounded_gate": parts.bounded_gate,
 }
 
 
