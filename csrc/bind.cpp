@@ -80,6 +80,8 @@ NB_MODULE(_native, module) {
     module.def("norm_backward", entry(&Kernels::norm_backward));
     module.def("situ_forward", entry(&Kernels::situ_forward));
     module.def("situ_backward", entry(&Kernels::situ_backward));
+    module.def("swiglu_forward", entry(&Kernels::swiglu_forward));
+    module.def("swiglu_backward", entry(&Kernels::swiglu_backward));
     module.def("gate_forward", entry(&Kernels::gate_forward));
     module.def("gate_backward", entry(&Kernels::gate_backward));
     module.def("conv_forward", entry(&Kernels::conv_forward));

@@ -18,6 +18,8 @@ struct Kernels {
     NormBackward* norm_backward;
     SituForward* situ_forward;
     SituBackward* situ_backward;
+    SwigluForward* swiglu_forward;
+    SwigluBackward* swiglu_backward;
     GateForward* gate_forward;
     GateBackward* gate_backward;
     ConvForward* conv_forward;

@@ -1,4 +1,4 @@
-// Elementwise pieces: SiTU and the two retention gates, with their gradients. fp32 throughout.
+// Elementwise pieces: SwiGLU, SiTU and the two retention gates, with their gradients. fp32 throughout.
 #include "parts.h"
 
 #include <cfloat>
@@ -47,7 +47,34 @@ void situ_backward_loop(const float* gate, const float* up, const float* dout, f
     }
 }
 
+void swiglu_forward_loop(const float* gate, const float* up, float* out, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) out[i] = gate[i] * curves::sigmoid(gate[i]) * up[i];
+}
+
+void swiglu_backward_loop(const float* gate, const float* up, const float* dout, float* dgate, float* dup, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) {
+        const float s = curves::sigmoid(gate[i]);
+        dup[i] = dout[i] * (gate[i] * s);
+        dgate[i] = dout[i] * up[i] * (s * (1.0f + gate[i] * (1.0f - s)));
+    }
+}
+
 }  // namespace
+
+void swiglu_forward(int threads, const float* gate, const float* up, float* out, int64_t count) {
+    Blocks(count, 1).each(threads, [&](int64_t, int64_t begin, int64_t end) {
+        swiglu_forward_loop(gate + begin, up + begin, out + begin, end - begin);
+    });
+}
+
+void swiglu_backward(int threads, const float* gate, const float* up, const float* dout, float* dgate, float* dup,
+                     int64_t count) {
+    Blocks(count, 1).each(threads, [&](int64_t, int64_t begin, int64_t end) {
+        swiglu_backward_loop(gate + begin, up + begin, dout + begin, dgate + begin, dup + begin, end - begin);
+    });
+}
 
 void situ_forward(int threads, const float* gate, const float* up, float* out, int64_t count, float beta,
                   float linear_beta) {

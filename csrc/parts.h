@@ -22,6 +22,11 @@ using SituForward = void(int threads, const float* gate, const float* up, float*
 using SituBackward = void(int threads, const float* gate, const float* up, const float* dout, float* dgate, float* dup,
                           int64_t count, float beta, float linear_beta);
 
+// out = silu(gate) * up.
+using SwigluForward = void(int threads, const float* gate, const float* up, float* out, int64_t count);
+using SwigluBackward = void(int threads, const float* gate, const float* up, const float* dout, float* dgate, float* dup,
+                            int64_t count);
+
 // Log retention g of z [M, HV, K] with A_log [HV] and dt_bias [HV, K] (K = 1: one per head): strictly between
 // lower_bound < 0 and 0, or by softplus where lower_bound is 0.
 using GateForward = void(int threads, const float* z, const float* A_log, const float* dt_bias, float* g, int64_t M,
@@ -75,6 +80,8 @@ NormForward norm_forward;
 NormBackward norm_backward;
 SituForward situ_forward;
 SituBackward situ_backward;
+SwigluForward swiglu_forward;
+SwigluBackward swiglu_backward;
 GateForward gate_forward;
 GateBackward gate_backward;
 ConvForward conv_forward;

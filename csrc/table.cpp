@@ -17,6 +17,8 @@ const Kernels* STATEWELL_NAME(STATEWELL_ISA)() {
     table.norm_backward = STATEWELL_ISA::norm_backward;
     table.situ_forward = STATEWELL_ISA::situ_forward;
     table.situ_backward = STATEWELL_ISA::situ_backward;
+    table.swiglu_forward = STATEWELL_ISA::swiglu_forward;
+    table.swiglu_backward = STATEWELL_ISA::swiglu_backward;
     table.gate_forward = STATEWELL_ISA::gate_forward;
     table.gate_backward = STATEWELL_ISA::gate_backward;
     table.conv_forward = STATEWELL_ISA::conv_forward;

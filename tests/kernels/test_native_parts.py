@@ -79,6 +79,7 @@ def gates() -> Iterator[Case]:
             yield Case(f"bounded_gate {bound} {size}", run, (z / 6, A_log, dt_bias))
     for shape in ((3, 5), (7, 33), (2, 70, 257)):
         size = "x".join(map(str, shape))
+        yield Case(f"swiglu {size}", ops.swiglu, (rows(*shape, scale=5), rows(*shape, seed=1)))
         for scale in (1e-3, 5.0):
             for linear in (25.0, 1.5, None):
                 run = lambda g, u, linear=linear: ops.situ(g, u, 4.0, linear)  # noqa: E731
@@ -148,6 +149,15 @@ def test_threads_change_no_bit(case):
     products = case.name.startswith(("experts", "route"))  # torch's own may split their sums
     for one, two in zip(*made, strict=True):
         assert torch.equal(one, two) or products
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_without_gradients_the_results_are_the_same(case):
+    inputs = [x.float() for x in case.inputs]
+    with registry.use("cpu"):
+        plain, with_gradients = case.run(*inputs), case.run(*(x.clone().requires_grad_() for x in inputs))
+    pairs = zip(plain, with_gradients, strict=True) if isinstance(plain, tuple) else [(plain, with_gradients)]
+    assert all(torch.equal(a, b) for a, b in pairs)
 
 
 def test_inputs_may_be_views_of_any_strides():
@@ -248,6 +258,8 @@ def operators() -> dict[str, tuple[Callable, tuple]]:
     return {
         "norm_forward": (native.norm_forward, (x, w, None, 0.2, 1e-5, False)),
         "norm_backward": (native.norm_backward, (x, w, x, torch.rand(6), x, 0.2, True)),
+        "swiglu_forward": (native.swiglu_forward, (x, x)),
+        "swiglu_backward": (native.swiglu_backward, (x, x, x)),
         "situ_forward": (native.situ_forward, (x, x, 4.0, 25.0)),
         "situ_backward": (native.situ_backward, (x, x, x, 4.0, 0.0)),
         "gate_forward": (native.gate_forward, (*gate, -5.0)),

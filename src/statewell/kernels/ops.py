@@ -275,6 +275,17 @@ def attn_res(sources: Sequence[Tensor], norm_weight: Tensor, proj_weight: Tensor
     return _pick("attn_res", width, *sources, norm_weight, proj_weight)(sources, norm_weight, proj_weight, eps)
 
 
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """SwiGLU: silu(gate) * up, the gated product of a feed-forward network.
+
+    gate, up: one shape; result in gate's dtype.
+    Source: arXiv:2002.05202. Oracle: tests/kernels/test_parts.py.
+    """
+    checks.floats("swiglu", {"gate": gate, "up": up})
+    checks.shape("swiglu", "up", up, tuple(gate.shape), "the shape of gate")
+    return _pick("swiglu", tuple(gate.shape[-1:]), gate, up)(gate, up)
+
+
 def situ(gate: Tensor, up: Tensor, beta: float = 4.0, linear_beta: float | None = 25.0) -> Tensor:
     """SiTU-GLU: beta*tanh(gate/beta)*sigmoid(gate) * linear_beta*tanh(up/linear_beta), a bounded SwiGLU.
 

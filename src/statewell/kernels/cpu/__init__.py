@@ -30,6 +30,7 @@ OPS: Mapping[str, Callable] = {
     "kda_step": delta.kda_step,
     "short_conv": conv.short_conv,
     "attn_res": depth.attn_res,
+    "swiglu": parts.swiglu,
     "situ": parts.situ,
     "route": route.route,
     "experts": experts.experts,

@@ -8,7 +8,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from statewell.kernels.cpu.binding import address, compiled, instruction_set, segment_bounds, threads
+from statewell.kernels.cpu.binding import (
+    address,
+    compiled,
+    instruction_set,
+    needs_operator,
+    segment_bounds,
+    threads,
+)
 from statewell.kernels.cpu.library import operator
 
 TAPS = range(2, 5)  # W that is compiled
@@ -26,7 +33,8 @@ def short_conv(x: Tensor, weight: Tensor, state: Tensor | None, cu_seqlens: Tens
     bounds = segment_bounds(x, cu_seqlens)
     if state is None:
         state = x.new_zeros(len(bounds) - 1, weight.shape[1] - 1, x.shape[2])
-    return _Conv.apply(x, weight, state, bounds), _last_inputs(x, state, cu_seqlens)
+    run = _Conv.apply if needs_operator(x, weight, state) else _run_forward
+    return run(x, weight, state, bounds), _last_inputs(x, state, cu_seqlens)
 
 
 def _last_inputs(x: Tensor, state: Tensor, cu_seqlens: Tensor | None) -> Tensor:

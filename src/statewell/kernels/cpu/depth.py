@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from statewell.kernels.cpu.binding import address, compiled, instruction_set, threads
+from statewell.kernels.cpu.binding import address, compiled, instruction_set, needs_operator, threads
 from statewell.kernels.cpu.library import operator
 
 
@@ -20,7 +20,10 @@ def attn_res(sources: Sequence[Tensor], norm_weight: Tensor, proj_weight: Tensor
         return sources[0]
     shape = sources[-1].shape
     rows = [v.reshape(-1, shape[-1]) for v in sources]
-    return _Mix.apply(norm_weight * proj_weight, eps, *rows).view(shape)
+    query = norm_weight * proj_weight
+    if needs_operator(query, *sources):
+        return _Mix.apply(query, eps, *rows).view(shape)
+    return _run_forward(rows, query, eps)[0].view(shape)
 
 
 def _addresses(tensors: Sequence[Tensor]) -> array:

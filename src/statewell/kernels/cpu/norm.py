@@ -10,18 +10,18 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from statewell.kernels.cpu.binding import address, compiled, instruction_set, threads
+from statewell.kernels.cpu.binding import address, compiled, instruction_set, needs_operator, threads
 from statewell.kernels.cpu.library import operator
 
 
 def l2norm(x: Tensor, eps: float) -> Tensor:
     """As the reference, in float32."""
-    return _Norm.apply(x, None, None, 1.0, eps, False)
+    return _norm(x, None, None, 1.0, eps, False)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """As the reference, in float32."""
-    return _Norm.apply(x, weight, None, 1 / x.shape[-1], eps, False)
+    return _norm(x, weight, None, 1 / x.shape[-1], eps, False)
 
 
 def gated_rms_norm(
@@ -29,8 +29,14 @@ def gated_rms_norm(
 ) -> Tensor:
     """As the reference, in float32; an activation other than the sigmoid and SiLU is applied by itself."""
     if activation is torch.sigmoid or activation is F.silu:
-        return _Norm.apply(x, weight, gate, 1 / x.shape[-1], eps, activation is F.silu)
+        return _norm(x, weight, gate, 1 / x.shape[-1], eps, activation is F.silu)
     return rms_norm(x, weight, eps) * activation(gate)
+
+
+def _norm(x: Tensor, weight: Tensor | None, gate: Tensor | None, share: float, eps: float, silu: bool) -> Tensor:
+    if needs_operator(x, weight, gate):
+        return _Norm.apply(x, weight, gate, share, eps, silu)
+    return _forward(x, weight, gate, share, eps, silu)[0]
 
 
 def _forward(

@@ -1,4 +1,4 @@
-"""SiTU and the two retention gates, forward and backward. Formulas: csrc/parts.h."""
+"""SwiGLU, SiTU and the two retention gates, forward and backward. Formulas: csrc/parts.h."""
 
 from __future__ import annotations
 
@@ -8,25 +8,78 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from statewell.kernels.cpu.binding import address, compiled, instruction_set, threads
+from statewell.kernels.cpu.binding import address, compiled, instruction_set, needs_operator, threads
 from statewell.kernels.cpu.library import operator
 
 UNBOUNDED = 0.0  # no linear_beta, or no lower_bound
 
 
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """As the reference, in float32; keeps its two inputs alone."""
+    return _SwiGLU.apply(gate, up) if needs_operator(gate, up) else _run_swiglu_forward(gate, up)
+
+
 def situ(gate: Tensor, up: Tensor, beta: float, linear_beta: float | None) -> Tensor:
     """As the reference, in float32; keeps its two inputs alone."""
-    return _SiTU.apply(gate, up, beta, UNBOUNDED if linear_beta is None else linear_beta)
+    bounds = (beta, UNBOUNDED if linear_beta is None else linear_beta)
+    return _SiTU.apply(gate, up, *bounds) if needs_operator(gate, up) else _run_situ_forward(gate, up, *bounds)
 
 
 def decay_gate(z: Tensor, A_log: Tensor, dt_bias: Tensor) -> Tensor:
     """As the reference, in float32."""
-    return _Gate.apply(z, A_log, dt_bias, UNBOUNDED)
+    return _gate(z, A_log, dt_bias, UNBOUNDED)
 
 
 def bounded_gate(z: Tensor, A_log: Tensor, dt_bias: Tensor, lower_bound: float) -> Tensor:
     """As the reference, in float32."""
-    return _Gate.apply(z, A_log, dt_bias, lower_bound)
+    return _gate(z, A_log, dt_bias, lower_bound)
+
+
+def _run_swiglu_forward(gate: Tensor, up: Tensor) -> Tensor:
+    out = gate.new_empty(gate.shape)
+    gate, up = gate.contiguous(), up.contiguous()
+    compiled().swiglu_forward(instruction_set(), threads(), address(gate), address(up), address(out), out.numel())
+    return out
+
+
+def _run_swiglu_backward(gate: Tensor, up: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
+    dgate, dup = gate.new_empty(gate.shape), gate.new_empty(gate.shape)
+    gate, up, dout = gate.contiguous(), up.contiguous(), dout.contiguous()
+    compiled().swiglu_backward(
+        instruction_set(),
+        threads(),
+        address(gate),
+        address(up),
+        address(dout),
+        address(dgate),
+        address(dup),
+        dup.numel(),
+    )
+    return dgate, dup
+
+
+_swiglu_forward = operator(
+    "swiglu_forward(Tensor gate, Tensor up) -> Tensor",
+    _run_swiglu_forward,
+    lambda gate, up: gate.new_empty(gate.shape),
+)
+_swiglu_backward = operator(
+    "swiglu_backward(Tensor gate, Tensor up, Tensor dout) -> (Tensor, Tensor)",
+    _run_swiglu_backward,
+    lambda gate, up, dout: (gate.new_empty(gate.shape), gate.new_empty(gate.shape)),
+)
+
+
+class _SwiGLU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate, up)
+        return _swiglu_forward(gate, up)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return _swiglu_backward(*ctx.saved_tensors, grads[0])
 
 
 def _run_situ_forward(gate: Tensor, up: Tensor, beta: float, linear_beta: float) -> Tensor:
@@ -81,6 +134,11 @@ class _SiTU(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         return *_situ_backward(*ctx.saved_tensors, grads[0], *ctx.bounds), None, None
+
+
+def _gate(z: Tensor, A_log: Tensor, dt_bias: Tensor, lower_bound: float) -> Tensor:
+    run = _Gate.apply if needs_operator(z, A_log, dt_bias) else _run_gate_forward
+    return run(z, A_log, dt_bias, lower_bound)
 
 
 def _widths(dt_bias: Tensor) -> tuple[int, int]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from statewell.kernels.cpu.binding import address, compiled, instruction_set, threads
+from statewell.kernels.cpu.binding import address, compiled, instruction_set, needs_operator, threads
 from statewell.kernels.cpu.library import operator
 
 
@@ -17,7 +17,8 @@ def route(
 ) -> tuple[Tensor, Tensor]:
     """As the reference, in float32."""
     logits = x @ weight.T
-    return _Route.apply(logits, bias.detach().to(logits.dtype), top_k, scaling, renormalize and top_k > 1)
+    arguments = (logits, bias.detach().to(logits.dtype), top_k, scaling, renormalize and top_k > 1)
+    return _Route.apply(*arguments) if needs_operator(logits) else _run_forward(*arguments)[:2]
 
 
 def _run_forward(
