@@ -124,14 +124,19 @@ void make_states(const Chunk& chunk, const Tile& tile, const float* kept, int64_
         for (int64_t r = 0; r < tile.rows; ++r) tile.states[r * wide + i] = kept[i * V + r];
     for (int64_t t = 0; t < chunk.tokens; ++t) {
         const float *k = chunk.k + t * wide, *a = chunk.decay + t * wide;
+        float* us = tile.u + t * tile.rows;
+        for (int64_t r = 0; r < tile.rows; r += LANES) {
+            const int64_t left = tile.rows - r;
+            const Vec u = load_part((corrects(RULE) ? chunk.errors[t] : chunk.v[t]) + v0 + r, left);
+            store_part(us + r, corrects(RULE) ? mul(set1(chunk.beta[t]), u) : u, left);
+        }
         for (int64_t r = 0; r < tile.rows; ++r) {
-            const float u = corrects(RULE) ? chunk.beta[t] * chunk.errors[t][v0 + r] : chunk.v[t][v0 + r];
-            tile.u[t * tile.rows + r] = u;
+            const Vec u = set1(us[r]);
             const float* before = tile.states + (t * tile.rows + r) * wide;
             float* after = tile.states + ((t + 1) * tile.rows + r) * wide;
             for (int64_t i = 0; i < wide; i += LANES) {
                 const Vec s = load(before + i);
-                store(after + i, fma(load(k + i), set1(u), fades(RULE) ? mul(load(a + i), s) : s));
+                store(after + i, fma(load(k + i), u, fades(RULE) ? mul(load(a + i), s) : s));
             }
         }
     }
@@ -140,14 +145,19 @@ void make_states(const Chunk& chunk, const Tile& tile, const float* kept, int64_
 // What follows from du of token t: dv, dbeta, and in place of du itself f = beta du.
 template <int RULE>
 void spread(Chunk& chunk, const Tile& tile, int64_t t, int64_t v0) {
-    float dbeta = 0.0f;
-    for (int64_t r = 0; r < tile.rows; ++r) {
-        const float du = sum(load(tile.partial + r * LANES));
-        if (corrects(RULE)) dbeta += du * chunk.errors[t][v0 + r];
-        tile.du[r] = corrects(RULE) ? chunk.beta[t] * du : du;
-        chunk.dv[t][v0 + r] = tile.du[r];
+    sum_rows(tile.partial, tile.rows, tile.du);
+    Vec dbeta = zero();
+    for (int64_t r = 0; r < tile.rows; r += LANES) {
+        const int64_t left = tile.rows - r;
+        Vec du = load_part(tile.du + r, left);
+        if (corrects(RULE)) {
+            dbeta = fma(du, load_part(chunk.errors[t] + v0 + r, left), dbeta);
+            du = mul(set1(chunk.beta[t]), du);
+            store_part(tile.du + r, du, left);
+        }
+        store_part(chunk.dv[t] + v0 + r, du, left);
     }
-    chunk.dbeta[t] += dbeta;
+    if (corrects(RULE)) chunk.dbeta[t] += sum(dbeta);
 }
 
 template <int RULE>

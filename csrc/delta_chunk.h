@@ -27,6 +27,27 @@ static inline float dot(const float* a, const float* b, int64_t n) {
     return sum(total);
 }
 
+// out[r] = the sum of the LANES floats of row r, for n rows; four at a time, which share the sums across lanes.
+static inline void sum_rows(const float* rows, int64_t n, float* out) {
+    int64_t r = 0;
+#if defined(STATEWELL_AVX512) || defined(STATEWELL_AVX2)
+    const auto half = [rows](int64_t row) {
+        const float* at = rows + row * LANES;
+#if defined(STATEWELL_AVX512)
+        return _mm256_add_ps(_mm256_loadu_ps(at), _mm256_loadu_ps(at + 8));
+#else
+        return _mm256_loadu_ps(at);
+#endif
+    };
+    for (; r + 4 <= n; r += 4) {
+        const __m256 low = _mm256_hadd_ps(half(r), half(r + 1)), high = _mm256_hadd_ps(half(r + 2), half(r + 3));
+        const __m256 both = _mm256_hadd_ps(low, high);
+        _mm_storeu_ps(out + r, _mm_add_ps(_mm256_castps256_ps128(both), _mm256_extractf128_ps(both, 1)));
+    }
+#endif
+    for (; r < n; ++r) out[r] = sum(load(rows + r * LANES));
+}
+
 // Whole vectors where `whole`, else the first n lanes.
 static inline Vec load_some(const float* p, int64_t n, bool whole) { return whole ? load(p) : load_part(p, n); }
 static inline void store_some(float* p, Vec x, int64_t n, bool whole) {
