@@ -228,11 +228,10 @@ def test_a_forked_process_makes_its_own_pool():
     subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED], check=True, timeout=60)
 
 
-def test_the_normaliser_passes_opcheck():
-    q, k, v = float32(LINEAR, Shape(T=40, H=1, HV=2, K=8, V=8))[0]
-    z = torch.rand(2, v.shape[2], q.shape[3])
-    leaves = [x.requires_grad_() for x in (q, k, z)]
-    torch.library.opcheck(linear.normaliser, (*leaves, torch.tensor([0, 5, 40]), 0.3, v.shape[2]))
+def test_the_normalised_operator_passes_opcheck():
+    inputs, states = float32(LINEAR, Shape(T=40, H=1, HV=2, K=8, V=8, cu=(0, 5, 40)))
+    leaves = [x.requires_grad_() for x in (*inputs, *states)]
+    torch.library.opcheck(linear.linear_rule, (*leaves, torch.tensor([0, 5, 40]), 0.3))
 
 
 @pytest.mark.parametrize("operation", [LINEAR, *DELTA_FAMILY], ids=str)

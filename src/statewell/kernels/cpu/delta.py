@@ -95,7 +95,7 @@ def mix(
     if needs_operator(*inputs, state):
         o, final, _, _ = delta_rule(rule, *inputs, state, bounds, scale)
     else:
-        o, final, _, _ = _forward(rule, inputs, state, bounds, scale, keep=False)
+        o, final, _, _ = forward(rule, inputs, state, bounds, scale, keep=False)
     return o, final
 
 
@@ -114,7 +114,7 @@ class _Handed:
         self.arguments = [address(x) for x in self.tensors] + [step for _, step in pairs]
 
 
-def _forward(
+def forward(
     rule: int, inputs: Inputs, state: Tensor | None, bounds: Tensor, scale: float, keep: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """o, final, and for the backward, where `keep`, errors [B, T, HV, V] and kept states; empty otherwise."""
@@ -123,7 +123,7 @@ def _forward(
     native, handed = compiled(), _Handed(inputs)
     state = None if state is None else state.contiguous()
     o, final = v.new_empty(v.shape), v.new_empty(N, HV, K, V)
-    errors, kept = _kept_shapes(rule, v, K, N, native.CHUNK) if keep else ((0,), (0,))
+    errors, kept = kept_shapes(rule, v, K, N, native.CHUNK) if keep else ((0,), (0,))
     errors, kept = v.new_empty(errors), v.new_empty(kept)
     native.delta_forward(
         instruction_set(), threads(), rule, *handed.arguments, address(state), bounds.data_ptr(),
@@ -132,7 +132,7 @@ def _forward(
     return o, final, errors, kept
 
 
-def _kept_shapes(rule: int, v: Tensor, K: int, N: int, chunk: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def kept_shapes(rule: int, v: Tensor, K: int, N: int, chunk: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The shapes of errors and kept states: linear attention has no errors; a state for every chunk begun."""
     B, T, HV, V = v.shape
     return (0,) if rule == ADDITIVE else (B, T, HV, V), (B * T // chunk + N, HV, K, V)
@@ -151,13 +151,13 @@ def delta_rule(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """o, final, and what the backward needs: errors and kept states. bounds: [N+1] int64, where segments start."""
-    return _forward(rule, (q, k, v, g, beta), state, bounds, scale, keep=True)
+    return forward(rule, (q, k, v, g, beta), state, bounds, scale, keep=True)
 
 
 @delta_rule.register_fake
 def _(rule, q, k, v, g, beta, state, bounds, scale):
     N, HV, K, V = bounds.numel() - 1, v.shape[2], q.shape[3], v.shape[3]
-    errors, kept = _kept_shapes(rule, v, K, N, compiled().CHUNK)
+    errors, kept = kept_shapes(rule, v, K, N, compiled().CHUNK)
     return v.new_empty(v.shape), v.new_empty(N, HV, K, V), v.new_empty(errors), v.new_empty(kept)
 
 
@@ -177,8 +177,23 @@ def delta_rule_backward(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """dq, dk, dv, dg, dbeta, dstate; dg and dbeta are empty where there is no g or beta."""
+    return backward(rule, (q, k, v, g, beta), bounds, errors, kept, d_o, dfinal, scale)
+
+
+def backward(
+    rule: int,
+    inputs: Inputs,
+    bounds: Tensor,
+    errors: Tensor,
+    kept: Tensor,
+    d_o: Tensor,
+    dfinal: Tensor | None,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """As `delta_rule_backward`, at once."""
+    q, _, v, g, beta = inputs
     (H, K), (HV, V), N = q.shape[2:], v.shape[2:], bounds.numel() - 1
-    native, handed, parts = compiled(), _Handed((q, k, v, g, beta)), _parts(N * HV, V)
+    native, handed, parts = compiled(), _Handed(inputs), _parts(N * HV, V)
     places = parts * (HV // H)
     dq, dk = q.new_empty(places, *q.shape), q.new_empty(places, *q.shape)
     dg = q.new_empty(0) if g is None else q.new_empty(parts, *g.shape)

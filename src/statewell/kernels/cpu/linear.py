@@ -1,7 +1,7 @@
-"""Linear attention on compiled kernels: the additive rule of delta.py for S, and a normaliser of its own for z.
+"""Linear attention on compiled kernels: the additive rule of delta.py for S, and a normaliser for z.
 
-Arguments and results are those of `statewell.kernels.ops`, float32 alone. The weight that a query gives to all keys is
-`statewell::normaliser`; nothing is kept for its backward. Start at `linear`. Oracle: tests/kernels/test_native.py.
+Arguments and results are those of `statewell.kernels.ops`, float32 alone. Start at `linear`.
+Oracle: tests/kernels/test_native.py.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from statewell.kernels.checks import LinearState
+from statewell.kernels.cpu import delta
 from statewell.kernels.cpu.binding import (
     address,
     compiled,
@@ -20,7 +21,7 @@ from statewell.kernels.cpu.binding import (
     summed,
     threads,
 )
-from statewell.kernels.cpu.delta import ADDITIVE, mix, step
+from statewell.kernels.cpu.delta import ADDITIVE
 
 # As in the definition, kernels/reference/recurrent.py.
 NORMALISER_EPS = 1e-10
@@ -37,100 +38,124 @@ def linear(
 ) -> tuple[Tensor, LinearState]:
     """A sum of all writes, read by q, divided by the sum of its weights when normalising."""
     matrix, z = state if isinstance(state, tuple) else (state, None)
-    o, final = mix(ADDITIVE, (q, k, v, None, None), scale, matrix, cu_seqlens)
     if not normalize:
-        return o, final
-    weight, z = _weight(q, k, z, segment_bounds(q, cu_seqlens), scale, v.shape[2])
-    return o / (weight + NORMALISER_EPS).unsqueeze(-1), (final, z)
+        return delta.mix(ADDITIVE, (q, k, v, None, None), scale, matrix, cu_seqlens)
+    bounds = segment_bounds(q, cu_seqlens)
+    if needs_operator(q, k, v, matrix, z):
+        o, final, z, _, _ = linear_rule(q, k, v, matrix, z, bounds, scale)
+    else:
+        o, final, z, _, _ = _forward(q, k, v, matrix, z, bounds, scale, keep=False)
+    return o, (final, z)
 
 
 def linear_step(
     q: Tensor, k: Tensor, v: Tensor, scale: float, state: LinearState, normalize: bool
 ) -> tuple[Tensor, LinearState]:
     """`linear` for one token a row."""
-    matrix, z = state if isinstance(state, tuple) else (state, None)
-    o, new = step(ADDITIVE, (q, k, v, None, None), scale, matrix)
-    if not normalize:
-        return o, new
-    weight, z = _weight(q[None], k[None], z, torch.arange(len(q) + 1), scale, v.shape[1])
-    return o / (weight[0] + NORMALISER_EPS).unsqueeze(-1), (new, z)
-
-
-def _weight(q: Tensor, k: Tensor, state: Tensor | None, bounds: Tensor, scale: float, HV: int) -> tuple[Tensor, Tensor]:
-    """scale <q, z> [B, T, HV] and the final z [N, HV, K]."""
-    run = normaliser if needs_operator(q, k, state) else _forward
-    return run(q, k, state, bounds, scale, HV)
+    if isinstance(state, Tensor):
+        return delta.step(ADDITIVE, (q, k, v, None, None), scale, state)
+    matrix, z = state
+    bounds = torch.arange(len(q) + 1)
+    if needs_operator(q, k, v, matrix, z):
+        o, new, z, _, _ = linear_rule(q[None], k[None], v[None], matrix, z, bounds, scale)
+        return o[0], (new, z)
+    o, new = delta.step(ADDITIVE, (q, k, v, None, None), scale, matrix)
+    _, z = _normalise(o, q[None], k[None], z, bounds, scale)
+    return o, (new, z)
 
 
 def _forward(
-    q: Tensor, k: Tensor, state: Tensor | None, bounds: Tensor, scale: float, HV: int
+    q: Tensor, k: Tensor, v: Tensor, matrix: Tensor | None, z: Tensor | None, bounds: Tensor, scale: float, keep: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """o, final S, final z, and for the backward the weights and, where `keep`, the kept states."""
+    o, final, _, kept = delta.forward(ADDITIVE, (q, k, v, None, None), matrix, bounds, scale, keep)
+    weight, z = _normalise(o, q, k, z, bounds, scale)
+    return o, final, z, weight, kept
+
+
+def _normalise(
+    o: Tensor, q: Tensor, k: Tensor, z: Tensor | None, bounds: Tensor, scale: float
 ) -> tuple[Tensor, Tensor]:
-    (B, T, H, K), N = q.shape, bounds.numel() - 1
+    """Divide the reads o in place; their weights scale <q, z> + eps [B, T, HV] and the final z [N, HV, K]."""
+    (H, K), (HV, V), N = q.shape[2:], o.shape[-2:], bounds.numel() - 1
     (q, q_step), (k, k_step) = laid_out(q, 2), laid_out(k, 2)
-    state = None if state is None else state.contiguous()
-    weight, final = q.new_empty(B, T, HV), q.new_empty(N, HV, K)
+    z = None if z is None else z.contiguous()
+    weight, final = q.new_empty(*q.shape[:2], HV), q.new_empty(N, HV, K)
     compiled().normaliser_forward(
-        instruction_set(), threads(), q.data_ptr(), k.data_ptr(), q_step, k_step, address(state), bounds.data_ptr(),
-        weight.data_ptr(), final.data_ptr(), N, H, HV, K, scale,
+        instruction_set(), threads(), q.data_ptr(), k.data_ptr(), q_step, k_step, address(z), bounds.data_ptr(),
+        o.data_ptr(), weight.data_ptr(), final.data_ptr(), N, H, HV, K, V, scale, NORMALISER_EPS,
     )  # fmt: skip
     return weight, final
 
 
-@torch.library.custom_op("statewell::normaliser", mutates_args=(), device_types="cpu")
-def normaliser(
-    q: Tensor, k: Tensor, state: Tensor | None, bounds: Tensor, scale: float, HV: int
-) -> tuple[Tensor, Tensor]:
-    """The weight of every token and the final z. bounds: [N+1] int64, where segments start."""
-    return _forward(q, k, state, bounds, scale, HV)
+@torch.library.custom_op("statewell::linear_rule", mutates_args=(), device_types="cpu")
+def linear_rule(
+    q: Tensor, k: Tensor, v: Tensor, matrix: Tensor | None, z: Tensor | None, bounds: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """o, final S, final z, and what the backward needs: weights and kept states. bounds: [N+1] int64."""
+    return _forward(q, k, v, matrix, z, bounds, scale, keep=True)
 
 
-@normaliser.register_fake
-def _(q, k, state, bounds, scale, HV):
-    return q.new_empty(*q.shape[:2], HV), q.new_empty(bounds.numel() - 1, HV, q.shape[3])
+@linear_rule.register_fake
+def _(q, k, v, matrix, z, bounds, scale):
+    N, (HV, V), K = bounds.numel() - 1, v.shape[2:], q.shape[3]
+    _, kept = delta.kept_shapes(ADDITIVE, v, K, N, compiled().CHUNK)
+    final, final_z = v.new_empty(N, HV, K, V), v.new_empty(N, HV, K)
+    return v.new_empty(v.shape), final, final_z, v.new_empty(v.shape[:3]), v.new_empty(kept)
 
 
-@torch.library.custom_op("statewell::normaliser_backward", mutates_args=(), device_types="cpu")
-def normaliser_backward(
+@torch.library.custom_op("statewell::linear_rule_backward", mutates_args=(), device_types="cpu")
+def linear_rule_backward(
     q: Tensor,
     k: Tensor,
-    state: Tensor | None,
+    v: Tensor,
+    z: Tensor | None,
     bounds: Tensor,
-    dweight: Tensor,
+    o: Tensor,
+    weight: Tensor,
+    kept: Tensor,
+    d_o: Tensor,
     dfinal: Tensor | None,
+    dfinal_z: Tensor | None,
     scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """dq, dk and the gradient of the z that was there before."""
-    (H, K), HV, N = q.shape[2:], dweight.shape[2], bounds.numel() - 1
-    shape = (HV // H, *q.shape)
-    (q, q_step), (k, k_step), dweight = laid_out(q, 2), laid_out(k, 2), dweight.contiguous()
-    state = None if state is None else state.contiguous()
-    dfinal = None if dfinal is None else dfinal.contiguous()
-    dq, dk, dstate = q.new_empty(shape), q.new_empty(shape), q.new_empty(N, HV, K)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """dq, dk, dv, and the gradients of the S and z that were there before."""
+    (H, K), (HV, V), N = q.shape[2:], v.shape[2:], bounds.numel() - 1
+    (q_rows, q_step), (k_rows, k_step), d_o = laid_out(q, 2), laid_out(k, 2), d_o.contiguous()
+    z = None if z is None else z.contiguous()
+    dfinal_z = None if dfinal_z is None else dfinal_z.contiguous()
+    dq, dk = q.new_empty(HV // H, *q.shape), q.new_empty(HV // H, *q.shape)
+    dread, dz = v.new_empty(v.shape), v.new_empty(N, HV, K)
     compiled().normaliser_backward(
-        instruction_set(), threads(), q.data_ptr(), k.data_ptr(), q_step, k_step, address(state), bounds.data_ptr(),
-        dweight.data_ptr(), address(dfinal), dq.data_ptr(), dk.data_ptr(), dstate.data_ptr(), N, H, HV, K, scale,
+        instruction_set(), threads(), q_rows.data_ptr(), k_rows.data_ptr(), q_step, k_step, address(z),
+        bounds.data_ptr(), o.data_ptr(), weight.data_ptr(), d_o.data_ptr(), address(dfinal_z), dread.data_ptr(),
+        dq.data_ptr(), dk.data_ptr(), dz.data_ptr(), N, H, HV, K, V, scale,
     )  # fmt: skip
-    return summed(dq), summed(dk), dstate
+    none = v.new_empty(0)
+    into = delta.backward(ADDITIVE, (q, k, v, None, None), bounds, none, kept, dread, dfinal, scale)
+    return into[0].add_(summed(dq)), into[1].add_(summed(dk)), into[2], into[5], dz
 
 
-@normaliser_backward.register_fake
-def _(q, k, state, bounds, dweight, dfinal, scale):
-    dstate = q.new_empty(bounds.numel() - 1, dweight.shape[2], q.shape[3])
-    return q.new_empty(q.shape), q.new_empty(k.shape), dstate
+@linear_rule_backward.register_fake
+def _(q, k, v, z, bounds, o, weight, kept, d_o, dfinal, dfinal_z, scale):
+    N, (HV, V), K = bounds.numel() - 1, v.shape[2:], q.shape[3]
+    dmatrix, dz = v.new_empty(N, HV, K, V), v.new_empty(N, HV, K)
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dmatrix, dz
 
 
 def _setup(ctx, inputs, output) -> None:
-    q, k, state, bounds, scale, HV = inputs
-    ctx.scale, ctx.HV = scale, HV
-    ctx.save_for_backward(q, k, state, bounds)
+    q, k, v, matrix, z, bounds, scale = inputs
+    o, _, _, weight, kept = output
+    ctx.scale, ctx.started = scale, (matrix is not None, z is not None)
+    ctx.save_for_backward(q, k, v, z, bounds, o, weight, kept)
     ctx.set_materialize_grads(False)
 
 
-def _backward(ctx, dweight, dfinal):
-    q, k, state, bounds = ctx.saved_tensors
-    dweight = q.new_zeros(*q.shape[:2], ctx.HV) if dweight is None else dweight
-    dq, dk, dstate = normaliser_backward(q, k, state, bounds, dweight, dfinal, ctx.scale)
-    return dq, dk, None if state is None else dstate, None, None, None
+def _backward(ctx, d_o, dfinal, dfinal_z, dweight, dkept):
+    saved = ctx.saved_tensors
+    d_o = torch.zeros_like(saved[2]) if d_o is None else d_o
+    dq, dk, dv, dmatrix, dz = linear_rule_backward(*saved, d_o, dfinal, dfinal_z, ctx.scale)
+    return dq, dk, dv, dmatrix if ctx.started[0] else None, dz if ctx.started[1] else None, None, None
 
 
-normaliser.register_autograd(_backward, setup_context=_setup)
+linear_rule.register_autograd(_backward, setup_context=_setup)
