@@ -76,6 +76,7 @@ NB_MODULE(_native, module) {
     module.def("delta_step", entry(&Kernels::delta_step));
     module.def("normaliser_forward", entry(&Kernels::normaliser_forward));
     module.def("normaliser_backward", entry(&Kernels::normaliser_backward));
+    module.def("attend_one", entry(&Kernels::attend_one));
     module.def("norm_forward", entry(&Kernels::norm_forward));
     module.def("norm_backward", entry(&Kernels::norm_backward));
     module.def("situ_forward", entry(&Kernels::situ_forward));

@@ -2,6 +2,7 @@
 // its own header names its signature once, as a function type.
 #pragma once
 
+#include "attend.h"
 #include "delta.h"
 #include "normaliser.h"
 #include "parts.h"
@@ -14,6 +15,7 @@ struct Kernels {
     DeltaStep* delta_step;
     NormaliserForward* normaliser_forward;
     NormaliserBackward* normaliser_backward;
+    AttendOne* attend_one;
     NormForward* norm_forward;
     NormBackward* norm_backward;
     SituForward* situ_forward;

@@ -13,6 +13,7 @@ const Kernels* STATEWELL_NAME(STATEWELL_ISA)() {
     table.delta_step = STATEWELL_ISA::delta_step;
     table.normaliser_forward = STATEWELL_ISA::normaliser_forward;
     table.normaliser_backward = STATEWELL_ISA::normaliser_backward;
+    table.attend_one = STATEWELL_ISA::attend_one;
     table.norm_forward = STATEWELL_ISA::norm_forward;
     table.norm_backward = STATEWELL_ISA::norm_backward;
     table.situ_forward = STATEWELL_ISA::situ_forward;

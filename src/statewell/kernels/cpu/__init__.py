@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from statewell.kernels.cpu import binding, conv, delta, depth, experts, linear, norm, parts, route
+from statewell.kernels.cpu import attention, binding, conv, delta, depth, experts, linear, norm, parts, route
 from statewell.kernels.cpu.binding import instruction_sets, use_instruction_set
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ OPS: Mapping[str, Callable] = {
     "delta_step": delta.delta_step,
     "gated_delta_step": delta.gated_delta_step,
     "kda_step": delta.kda_step,
+    "attention": attention.attention,
+    "mla_absorbed": attention.mla_absorbed,
     "short_conv": conv.short_conv,
     "attn_res": depth.attn_res,
     "swiglu": parts.swiglu,
