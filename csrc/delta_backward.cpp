@@ -5,8 +5,8 @@
 // its read and its write pass back): both need that state and no other. With S' the faded state, e = v - S'^T k,
 // u = beta e and f = beta du, the steps are
 //   start:   dS += scale q do^T    dq = scale S do    dk += dS u    du = dS^T k    dv = f    dbeta = <du, e>
-//   finish:  dS -= k f^T           dk -= S' f         dg = sum_V dS (.) S'         dS = exp(g) dS
-// dg needs no division by exp(g) because S' = exp(g) S, so that it is 0 where exp(g) is. Start at delta_backward.
+//   finish:  dS = exp(g) (dS - k f^T)      dk -= exp(g) S f      dg = sum_V dS (.) S
+// dg needs no division by exp(g), and is 0 where that is. Start at delta_backward.
 #include "delta.h"
 
 #include "delta_chunk.h"
@@ -25,6 +25,7 @@ constexpr int BLOCK = 2;
 
 constexpr int64_t STATE_FLOATS = 65536;  // the states of a chunk's tile together: a quarter of a megabyte, in L2
 constexpr int64_t MOST_ROWS = 64;
+constexpr int64_t LINE = 16;  // floats between states, lest a power of two apart they all meet in one set of the cache
 
 // What one pass over state s needs: rows of `wide` floats over key channels, and a number for every value column.
 struct Pass {
@@ -42,9 +43,9 @@ inline void pass_block(const Pass& x, int64_t i) {
     Vec k[NB], a[NB], dk[NB], dg[NB], qb[NB], kb[NB], dqb[NB], dkb[NB];
     for (int j = 0; j < NB; ++j) {
         const int64_t at = i + j * LANES;
-        k[j] = FINISH ? load(x.k + at) : zero();
-        a[j] = FINISH && fades(RULE) ? load(x.decay + at) : zero();
-        dk[j] = FINISH ? load(x.dk + at) : zero();
+        a[j] = FINISH && fades(RULE) ? load(x.decay + at) : set1(1.0f);
+        k[j] = FINISH ? mul(a[j], load(x.k + at)) : zero();
+        dk[j] = zero();
         dg[j] = zero();
         qb[j] = START ? load(x.q_before + at) : zero();
         kb[j] = START ? load(x.k_before + at) : zero();
@@ -61,13 +62,9 @@ inline void pass_block(const Pass& x, int64_t i) {
             const Vec s = load(S + j * LANES);
             Vec d = load(dS + j * LANES);
             if (FINISH) {
-                const Vec faded = fades(RULE) ? mul(a[j], s) : s;
-                d = fnma(f, k[j], d);
-                dk[j] = fnma(f, faded, dk[j]);
-                if (fades(RULE)) {
-                    dg[j] = fma(d, faded, dg[j]);
-                    d = mul(a[j], d);
-                }
+                d = fnma(f, k[j], fades(RULE) ? mul(a[j], d) : d);
+                dk[j] = fma(f, s, dk[j]);
+                if (fades(RULE)) dg[j] = fma(d, s, dg[j]);
             }
             if (START) {
                 d = fma(qb[j], d_o, d);
@@ -81,7 +78,7 @@ inline void pass_block(const Pass& x, int64_t i) {
     }
     for (int j = 0; j < NB; ++j) {
         const int64_t at = i + j * LANES;
-        if (FINISH) store(x.dk + at, dk[j]);
+        if (FINISH) store(x.dk + at, fnma(a[j], dk[j], load(x.dk + at)));
         if (FINISH && fades(RULE)) store(x.dg + at, add(load(x.dg + at), dg[j]));
         if (START) store(x.dq_before + at, dqb[j]);
         if (START) store(x.dk_before + at, add(load(x.dk_before + at), dkb[j]));
@@ -107,12 +104,33 @@ struct Chunk {
 // Memory of one tile.
 struct Tile {
     int64_t rows;
-    float* states;   // [CHUNK + 1, rows, wide]
+    float* states;   // [CHUNK + 1, rows, wide], one state `apart` from the next
+    int64_t apart;
     float* dS;       // [rows, wide]
     float* u;        // [CHUNK, rows]
     float* du;       // [rows]
     float* partial;  // [rows, LANES]
 };
+
+constexpr int TOGETHER = 8;  // rows whose states are carried through a chunk in registers
+
+// `ROWS` rows from r, one vector of key channels from i, from the first state of the chunk to all others.
+template <int RULE, int ROWS>
+inline void carry(const Chunk& chunk, const Tile& tile, int64_t r, int64_t i) {
+    const int64_t wide = chunk.wide;
+    float* at = tile.states + r * wide + i;
+    Vec s[ROWS];
+    for (int j = 0; j < ROWS; ++j) s[j] = load(at + j * wide);
+    for (int64_t t = 0; t < chunk.tokens; ++t) {
+        at += tile.apart;
+        const Vec k = load(chunk.k + t * wide + i), a = fades(RULE) ? load(chunk.decay + t * wide + i) : zero();
+        const float* u = tile.u + t * tile.rows + r;
+        for (int j = 0; j < ROWS; ++j) {
+            s[j] = fma(k, set1(u[j]), fades(RULE) ? mul(a, s[j]) : s[j]);
+            store(at + j * wide, s[j]);
+        }
+    }
+}
 
 // The states after every token of the chunk, from the one before it; `kept` is its first value column in [K, V].
 template <int RULE>
@@ -120,26 +138,20 @@ void make_states(const Chunk& chunk, const Tile& tile, const float* kept, int64_
     const int64_t wide = chunk.wide;
     for (int64_t r = 0; r < tile.rows; ++r)
         for (int64_t i = K; i < wide; ++i) tile.states[r * wide + i] = 0.0f;
-    for (int64_t i = 0; i < K; ++i)
-        for (int64_t r = 0; r < tile.rows; ++r) tile.states[r * wide + i] = kept[i * V + r];
+    transpose(kept, V, tile.states, wide, K, tile.rows);
     for (int64_t t = 0; t < chunk.tokens; ++t) {
-        const float *k = chunk.k + t * wide, *a = chunk.decay + t * wide;
         float* us = tile.u + t * tile.rows;
         for (int64_t r = 0; r < tile.rows; r += LANES) {
             const int64_t left = tile.rows - r;
             const Vec u = load_part((corrects(RULE) ? chunk.errors[t] : chunk.v[t]) + v0 + r, left);
             store_part(us + r, corrects(RULE) ? mul(set1(chunk.beta[t]), u) : u, left);
         }
-        for (int64_t r = 0; r < tile.rows; ++r) {
-            const Vec u = set1(us[r]);
-            const float* before = tile.states + (t * tile.rows + r) * wide;
-            float* after = tile.states + ((t + 1) * tile.rows + r) * wide;
-            for (int64_t i = 0; i < wide; i += LANES) {
-                const Vec s = load(before + i);
-                store(after + i, fma(load(k + i), u, fades(RULE) ? mul(load(a + i), s) : s));
-            }
-        }
     }
+    int64_t r = 0;
+    for (; r + TOGETHER <= tile.rows; r += TOGETHER)
+        for (int64_t i = 0; i < wide; i += LANES) carry<RULE, TOGETHER>(chunk, tile, r, i);
+    for (; r < tile.rows; ++r)
+        for (int64_t i = 0; i < wide; i += LANES) carry<RULE, 1>(chunk, tile, r, i);
 }
 
 // What follows from du of token t: dv, dbeta, and in place of du itself f = beta du.
@@ -167,7 +179,7 @@ void run_tile(Chunk& chunk, const Tile& tile, int64_t v0) {
         const int64_t t = s < last ? s : 0, before = s > 0 ? s - 1 : 0;
         const Pass x{tile.rows,
                      wide,
-                     tile.states + s * tile.rows * wide,
+                     tile.states + s * tile.apart,
                      tile.dS,
                      tile.partial,
                      chunk.k + t * wide,
@@ -248,14 +260,12 @@ struct BackwardCall {
 
     // Between [K, V] in memory and [V, K] here, for value columns v0 .. v1.
     void read_gradient(float* dS, int64_t matrix, int64_t v0, int64_t v1, int64_t wide) const {
-        for (int64_t r = 0; r < v1 - v0; ++r)
-            for (int64_t i = 0; i < wide; ++i)
-                dS[r * wide + i] = dfinal == nullptr || i >= K ? 0.0f : dfinal[matrix + i * V + v0 + r];
+        for (int64_t i = 0; i < (v1 - v0) * wide; ++i) dS[i] = 0.0f;
+        if (dfinal != nullptr) transpose(dfinal + matrix + v0, V, dS, wide, K, v1 - v0);
     }
 
     void write_gradient(const float* dS, int64_t matrix, int64_t v0, int64_t v1, int64_t wide) const {
-        for (int64_t i = 0; dinitial != nullptr && i < K; ++i)
-            for (int64_t r = 0; r < v1 - v0; ++r) dinitial[matrix + i * V + v0 + r] = dS[r * wide + i];
+        if (dinitial != nullptr) transpose(dS, wide, dinitial + matrix + v0, V, v1 - v0, K);
     }
 
     template <int RULE>
@@ -263,7 +273,8 @@ struct BackwardCall {
         Chunk chunk;
         chunk.wide = padded(K);
         const int64_t rows = rows_per_tile(chunk.wide, v1 - v0), keys = CHUNK * chunk.wide;
-        chunk.q = scratch(6 * keys + ((CHUNK + 1) * rows + v1 - v0) * chunk.wide + (CHUNK + 1 + LANES) * rows);
+        chunk.q = scratch(6 * keys + ((CHUNK + 1) * rows + v1 - v0) * chunk.wide + (CHUNK + 1) * LINE +
+                          (CHUNK + 1 + LANES) * rows);
         chunk.k = chunk.q + keys;
         chunk.decay = chunk.k + keys;
         chunk.dq = chunk.decay + keys;
@@ -272,7 +283,8 @@ struct BackwardCall {
         Tile tile;
         tile.partial = chunk.dg + keys;
         tile.states = tile.partial + rows * LANES;
-        float* dS = tile.states + (CHUNK + 1) * rows * chunk.wide;
+        tile.apart = rows * chunk.wide + LINE;
+        float* dS = tile.states + (CHUNK + 1) * tile.apart;
         tile.u = dS + (v1 - v0) * chunk.wide;
         tile.du = tile.u + CHUNK * rows;
 

@@ -48,6 +48,43 @@ static inline void sum_rows(const float* rows, int64_t n, float* out) {
     for (; r < n; ++r) out[r] = sum(load(rows + r * LANES));
 }
 
+#if defined(STATEWELL_AVX512) || defined(STATEWELL_AVX2)
+static inline void transpose_eight(const float* from, int64_t from_step, float* to, int64_t to_step) {
+    __m256 x[8], y[8];
+    for (int i = 0; i < 8; ++i) x[i] = _mm256_loadu_ps(from + i * from_step);
+    for (int i = 0; i < 8; i += 2) {
+        y[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
+        y[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4) {
+        x[i] = _mm256_shuffle_ps(y[i], y[i + 2], 0x44);
+        x[i + 1] = _mm256_shuffle_ps(y[i], y[i + 2], 0xee);
+        x[i + 2] = _mm256_shuffle_ps(y[i + 1], y[i + 3], 0x44);
+        x[i + 3] = _mm256_shuffle_ps(y[i + 1], y[i + 3], 0xee);
+    }
+    for (int i = 0; i < 4; ++i) {
+        _mm256_storeu_ps(to + i * to_step, _mm256_permute2f128_ps(x[i], x[i + 4], 0x20));
+        _mm256_storeu_ps(to + (i + 4) * to_step, _mm256_permute2f128_ps(x[i], x[i + 4], 0x31));
+    }
+}
+#endif
+
+// to[c][r] = from[r][c] for `rows` rows and `columns` columns, whose rows are from_step and to_step apart.
+static inline void transpose(const float* from, int64_t from_step, float* to, int64_t to_step, int64_t rows,
+                             int64_t columns) {
+    int64_t r = 0;
+#if defined(STATEWELL_AVX512) || defined(STATEWELL_AVX2)
+    for (; r + 8 <= rows; r += 8) {
+        int64_t c = 0;
+        for (; c + 8 <= columns; c += 8) transpose_eight(from + r * from_step + c, from_step, to + c * to_step + r, to_step);
+        for (; c < columns; ++c)
+            for (int64_t i = r; i < r + 8; ++i) to[c * to_step + i] = from[i * from_step + c];
+    }
+#endif
+    for (; r < rows; ++r)
+        for (int64_t c = 0; c < columns; ++c) to[c * to_step + r] = from[r * from_step + c];
+}
+
 // Whole vectors where `whole`, else the first n lanes.
 static inline Vec load_some(const float* p, int64_t n, bool whole) { return whole ? load(p) : load_part(p, n); }
 static inline void store_some(float* p, Vec x, int64_t n, bool whole) {
