@@ -8,12 +8,17 @@ BIN := .venv/bin
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "statewell needs Python 3.11 or newer; name one with: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 2; }
 	@if $(PYTHON) -c 'import torch' 2>/dev/null; then $(PYTHON) -m venv --system-site-packages .venv; else $(PYTHON) -m venv .venv; fi
 
-# $(1): extras. The constraint on torch is dropped where one is importable; TORCH_INDEX is asked for torch alone.
+# The C++ kernels are required where a compiler is, and left out where none is.
+export STATEWELL_NATIVE ?= $(if $(shell command -v c++ || command -v g++ || command -v clang++),1,0)
+
+# $(1): extras. What builds the kernels stays in .venv: in an environment of its own every install would compile them
+# again. The constraint on torch is dropped where one is importable; TORCH_INDEX is asked for torch alone.
 define install
 	@set -e; keep="-c constraints/torch.txt"; \
 	if $(BIN)/python -c 'import torch' 2>/dev/null; then keep=""; \
 	elif [ -n "$(TORCH_INDEX)" ]; then $(BIN)/python -m pip install --disable-pip-version-check -q --index-url "$(TORCH_INDEX)" -c constraints/torch.txt torch; fi; \
-	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints/packages.txt $$keep -e '.$(1)'
+	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints/packages.txt scikit-build-core nanobind cmake ninja; \
+	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints/packages.txt $$keep --no-build-isolation -e '.$(1)'
 endef
 
 .PHONY: install demo test check lint clean
@@ -42,4 +47,4 @@ lint: .venv/bin/python
 comma := ,
 
 clean:
-	rm -rf .venv
+	rm -rf .venv build

@@ -1,26 +1,53 @@
-"""The chunkwise operations against the torch paths of transformers: KDA and the gated delta rule, forward, float32.
+"""The recurrent operations: compiled kernels against the reference, and both against the torch paths of transformers.
 
     python benchmarks/bench_chunkwise.py --json benchmarks/results/NAME.json
 
-Peers are called as their models call them on a CPU; q and k come normalised to both. All are warmed and alternated in
-one process whose allocator keeps its memory, which serves the peers most: they make the larger temporaries.
+Float32. Peers are called as their models call them on a CPU; q and k come normalised to all. Everything is warmed and
+alternated in one process whose allocator keeps its memory, which serves the peers most: they make the larger
+temporaries. Without the compiled kernels their lines are left out.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers.models.kimi_linear.modeling_kimi_linear import chunk_kimi_delta_attention
-from transformers.models.qwen3_next.modeling_qwen3_next import torch_chunk_gated_delta_rule
+from transformers.models.kimi_linear.modeling_kimi_linear import (
+    chunk_kimi_delta_attention,
+    recurrent_kimi_delta_attention,
+)
+from transformers.models.qwen3_next.modeling_qwen3_next import (
+    torch_chunk_gated_delta_rule,
+    torch_recurrent_gated_delta_rule,
+)
 
 from alternate import alternate, report, row
-from statewell.kernels import ops
+from statewell.kernels import ops, registry
 
 KEPT_BYTES = 31 * 2**20  # the C library keeps what it frees once a block of up to 32 MiB has been freed
+CHUNK_PEERS = {"kda": chunk_kimi_delta_attention, "gated_delta": torch_chunk_gated_delta_rule}
+STEP_PEERS = {"kda": recurrent_kimi_delta_attention, "gated_delta": torch_recurrent_gated_delta_rule}
+
+Runs = dict[str, Callable[[], object]]
+
+
+def backend_names() -> list[str]:
+    """The backends of this installation that compute on a CPU, the compiled one first where it is."""
+    return ["cpu", "reference"] if registry.instruction_sets() else ["reference"]
+
+
+def on(backend: str, run: Callable[[], object]) -> Callable[[], object]:
+    """`run` with every operation on one backend."""
+
+    def forced() -> object:
+        with registry.use(backend):
+            return run()
+
+    return forced
 
 
 def inputs(T: int, H: int, K: int, channels: bool) -> list[Tensor]:
@@ -32,45 +59,79 @@ def inputs(T: int, H: int, K: int, channels: bool) -> list[Tensor]:
     return [q, k, v, g, torch.rand(1, T, H, generator=draw)]
 
 
-def against_peers(T: int, H: int, K: int, rounds: int) -> list[dict]:
-    """KDA and the gated delta rule, ours and theirs, forward only; results are compared first."""
+def compare(label: str, runs: Runs, rounds: int, peer: str | None, warm: int = 2) -> list[dict]:
+    """One row a run; against `peer`, one of the runs, where there is one."""
+    seconds = alternate(runs, rounds, warm=warm)
     rows = []
-    peers = {"kda": chunk_kimi_delta_attention, "gated_delta": torch_chunk_gated_delta_rule}
-    for name, peer in peers.items():
-        x = inputs(T, H, K, channels=name == "kda")
-        ours: Callable = getattr(ops, name)
-
-        def run_ours(ours: Callable = ours, x: list[Tensor] = x) -> Tensor:
-            return ours(*x)[0]
-
-        def run_peer(peer: Callable = peer, x: list[Tensor] = x) -> Tensor:
-            return peer(*x, initial_state=None, output_final_state=True)[0]
-
-        with torch.no_grad():
-            torch.testing.assert_close(run_ours(), run_peer(), rtol=1e-3, atol=1e-4)
-            seconds = alternate({"ours": run_ours, "peer": run_peer}, rounds, warm=2)
-        label = f"{name} forward B1 T{T} H{H} K=V={K}"
-        rows.append(row(label, seconds["ours"], f"transformers {peer.__name__}", seconds["peer"]))
-        rows.append(row(f"{label}, transformers", seconds["peer"]))
+    for name, taken in seconds.items():
+        against = (None, None) if peer is None or name == peer else (peer, seconds[peer])
+        rows.append(row(f"{label}, {name}", taken, *against))
     return rows
 
 
-def training_steps(N: int, T: int, H: int, K: int, rounds: int) -> list[dict]:
-    """Forward and backward of the four operations on N packed segments of T tokens, as the models train."""
+def forward(name: str, T: int, H: int, K: int, rounds: int) -> list[dict]:
+    """One operation without gradients; results are compared first."""
+    x, peer = inputs(T, H, K, channels=name == "kda"), CHUNK_PEERS[name]
+    runs: Runs = {backend: on(backend, lambda: getattr(ops, name)(*x)[0]) for backend in backend_names()}
+    theirs = f"transformers {peer.__name__}"
+    runs[theirs] = lambda: peer(*x, initial_state=None, output_final_state=True)[0]
+    with torch.no_grad():
+        for run in runs.values():
+            torch.testing.assert_close(run(), runs[theirs](), rtol=1e-3, atol=1e-4)
+        return compare(f"{name} forward B1 T{T} H{H} K=V={K}", runs, rounds, theirs)
+
+
+def training(name: str, T: int, H: int, K: int, rounds: int) -> list[dict]:
+    """Forward and backward of one operation, against the same through the peer."""
+    leaves, peer = [x.requires_grad_() for x in inputs(T, H, K, channels=name == "kda")], CHUNK_PEERS[name]
+    weights = torch.randn_like(leaves[2])
+
+    def through(o: Tensor) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(o, leaves, weights)
+
+    runs: Runs = {backend: on(backend, lambda: through(getattr(ops, name)(*leaves)[0])) for backend in backend_names()}
+    theirs = f"transformers {peer.__name__}"
+    runs[theirs] = lambda: through(peer(*leaves, initial_state=None, output_final_state=True)[0])
+    return compare(f"{name} forward+backward B1 T{T} H{H} K=V={K}", runs, rounds, theirs)
+
+
+def decode(name: str, H: int, K: int, rounds: int) -> list[dict]:
+    """One token of one row, 50 times in a run: a call is too short to time by itself."""
+    x, peer = inputs(1, H, K, channels=name == "kda"), STEP_PEERS[name]
+    state = torch.randn(1, H, K, K, generator=torch.Generator().manual_seed(1))
+    single = [part[:, 0] for part in x]
+    step = getattr(ops, f"{name}_step")
+    calls: Runs = {backend: on(backend, lambda: step(*single, state=state)) for backend in backend_names()}
+    theirs = f"transformers {peer.__name__}"
+    calls[theirs] = lambda: peer(*x, initial_state=state, output_final_state=True)
+    runs: Runs = {label: repeated(call, 50) for label, call in calls.items()}
+    with torch.no_grad():
+        return compare(f"50 x {name} step N1 H{H} K=V={K}", runs, rounds, theirs)
+
+
+def repeated(call: Callable[[], object], times: int) -> Callable[[], object]:
+    """`call` so many times over, keeping none of its results."""
+
+    def run() -> None:
+        for _ in range(times):
+            call()
+
+    return run
+
+
+def packed_training(name: str, N: int, T: int, H: int, K: int, rounds: int) -> list[dict]:
+    """Forward and backward of one operation on N packed segments of T tokens, as the nano models train."""
     bounds = torch.arange(N + 1) * T
-    runs: dict[str, Callable[[], object]] = {}
-    for name in ("linear", "delta", "gated_delta", "kda"):
-        q, k, v, g, beta = inputs(N * T, H, K, channels=name == "kda")
-        given = {"linear": [q.abs(), k.abs(), v], "delta": [q, k, v, beta]}.get(name, [q, k, v, g, beta])
-        leaves = [x.requires_grad_() for x in given]
-        weights = torch.randn_like(v)
+    q, k, v, g, beta = inputs(N * T, H, K, channels=name == "kda")
+    given = {"linear": [q.abs(), k.abs(), v], "delta": [q, k, v, beta]}.get(name, [q, k, v, g, beta])
+    leaves = [x.requires_grad_() for x in given]
+    weights = torch.randn_like(v)
 
-        def run(name: str = name, leaves: list[Tensor] = leaves, weights: Tensor = weights) -> None:
-            o, _ = getattr(ops, name)(*leaves, cu_seqlens=bounds)
-            torch.autograd.grad(o, leaves, weights)
+    def run() -> object:
+        return torch.autograd.grad(getattr(ops, name)(*leaves, cu_seqlens=bounds)[0], leaves, weights)
 
-        runs[f"{name} forward+backward N{N} T{T} H{H} K=V={K}"] = run
-    return [row(name, seconds) for name, seconds in alternate(runs, rounds, warm=2).items()]
+    runs: Runs = {backend: on(backend, run) for backend in backend_names()}
+    return compare(f"{name} forward+backward N{N} T{T} H{H} K=V={K}", runs, rounds, "reference")
 
 
 def main() -> None:
@@ -78,14 +139,30 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results there")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--instructions", metavar="SET", help="one of the compiled instruction sets, not the default")
     choice = parser.parse_args()
     torch.set_num_threads(choice.threads)
     kept = torch.ones(KEPT_BYTES, dtype=torch.uint8)
     del kept
-    rows = against_peers(2048, 8, 128, choice.rounds)
-    for K in (16, 32):
-        rows += training_steps(8, 256, 4, K, choice.rounds)
+    with ExitStack() as stack:
+        if choice.instructions:
+            stack.enter_context(registry.use_instruction_set(choice.instructions))
+        rows = measure(choice.rounds)
     report(rows, choice.json)
+
+
+def measure(rounds: int) -> list[dict]:
+    """Every row of the benchmark."""
+    rows: list[dict] = []
+    for name in ("kda", "gated_delta"):
+        rows += forward(name, 2048, 8, 128, rounds)
+        rows += training(name, 512, 8, 128, rounds)
+        rows += decode(name, 32, 128, rounds)
+    rows += training("gated_delta", 2048, 8, 128, rounds)
+    for K in (16, 32):
+        for name in ("linear", "delta", "gated_delta", "kda"):
+            rows += packed_training(name, 8, 256, 4, K, rounds)
+    return rows
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from statewell.bench import proof
 from statewell.bench.machine import Machine
 from statewell.bench.proof import Proof
 from statewell.cli import doctor as verb
+from statewell.kernels import registry
 from statewell.kernels.registry import Choice, Refusal
 
 APP = typer.Typer()
@@ -49,7 +50,9 @@ def test_a_proof_that_holds_ends_with_0_and_one_document(run):
     document = json.loads(outcome.stdout)
     assert document["ok"] is True
     assert document["proof"] == [vars(GOOD)]
-    assert {"op": "kda", "backend": "reference", "refusals": []} in document["kernels"]
+    backends = {choice["op"]: choice["backend"] for choice in document["kernels"]}
+    assert backends["kda"] in ("cpu", "reference")
+    assert document["instruction_sets"] == list(registry.instruction_sets())
     assert document["machine"]["cores"] >= 1
 
 
@@ -108,3 +111,9 @@ def test_kernels_are_grouped_by_backend_and_every_refusal_has_its_reason():
         "kernels: cpu runs mla",
         "kernels: cpu refused kda, delta: float64 is not compiled in",
     ]
+
+
+def test_the_instruction_set_in_use_is_named_before_the_others():
+    assert verb.compiled_lines(()) == []
+    assert verb.compiled_lines(("scalar",)) == ["kernels: cpu computes with scalar"]
+    assert verb.compiled_lines(("avx2", "scalar")) == ["kernels: cpu computes with avx2, scalar could"]

@@ -173,6 +173,7 @@ REFUSALS = [
         {"sources": [rows(2, 4)], "norm_weight": rows(4), "proj_weight": rows(1, 4)},
         "need [D] = (4,)",
     ),
+    ("swiglu", {"gate": rows(2, 4), "up": rows(2, 5)}, "up has shape (2, 5)"),
     ("situ", {"gate": rows(2, 4), "up": rows(2, 5)}, "up has shape (2, 5)"),
     ("route", replaced(ROUTE, top_k=0), "top_k is 0, 6 experts allow 1 to 6"),
     ("route", replaced(ROUTE, top_k=7), "top_k is 7, 6 experts allow 1 to 6"),

@@ -33,6 +33,13 @@ def situ_written_out(gate, up, beta=4.0, linear_beta=25.0):
     return beta * torch.tanh(gate / beta) * torch.sigmoid(gate) * linear
 
 
+def test_swiglu_equals_the_written_formula_and_low_precision_is_computed_in_float32():
+    gate, up = rows(40, 9, seed=3), rows(40, 9, seed=1)
+    assert_close(ops.swiglu(gate, up), gate * torch.sigmoid(gate) * up, "operation")
+    half = gate.bfloat16(), up.bfloat16()
+    assert_close(ops.swiglu(*half), ops.swiglu(*(x.double() for x in half)).bfloat16(), "operation", torch.float32)
+
+
 @pytest.mark.parametrize("linear_beta", [25.0, 1.5, None])
 @pytest.mark.parametrize("beta", [4.0, 1.0])
 def test_situ_equals_the_written_formula_with_both_gradients(beta, linear_beta):
@@ -164,6 +171,7 @@ def test_gradcheck_of_every_part():
     x, weight, gate = rows(2, 3, 4), rows(4, seed=1), rows(2, 3, 4, seed=2)
     A_log, dt_bias = rows(3, seed=3), rows(3, 4, seed=4)
     checks = {
+        "swiglu": (ops.swiglu, (x, gate)),
         "situ": (ops.situ, (x, gate)),
         "situ without a linear bound": (lambda g, u: ops.situ(g, u, 2.0, None), (x, gate)),
         "l2norm": (ops.l2norm, (x,)),

@@ -26,15 +26,16 @@ def doctor(json: JsonFlag = False) -> None:
     import torch
 
     from statewell.bench.machine import look
-    from statewell.kernels.registry import explain
+    from statewell.kernels.registry import explain, instruction_sets
 
-    machine, choices = look(), explain()
+    machine, choices, compiled = look(), explain(), instruction_sets()
     threads = torch.get_num_threads()
     if not json:
         lines = [
             f"Python {platform.python_version()}, torch {torch.__version__}",
             *describe(machine, threads),
             *kernel_lines(choices),
+            *compiled_lines(compiled),
         ]
         typer.echo("\n".join(lines))
     proofs = run_proof()
@@ -46,6 +47,7 @@ def doctor(json: JsonFlag = False) -> None:
                 "torch": torch.__version__,
                 "machine": machine_json(machine, threads),
                 "kernels": [choice_json(choice) for choice in choices],
+                "instruction_sets": list(compiled),
                 "proof": [vars(proof) for proof in proofs],
                 "ok": ok,
             }
@@ -105,6 +107,14 @@ def kernel_lines(choices: tuple[Choice, ...]) -> list[str]:
     return lines + [
         f"kernels: {backend} refused {', '.join(ops)}: {reason}" for (backend, reason), ops in refused.items()
     ]
+
+
+def compiled_lines(compiled: tuple[str, ...]) -> list[str]:
+    """The instruction set of the compiled kernels and those it was preferred to; nothing without them."""
+    if not compiled:
+        return []
+    others = f", {', '.join(compiled[1:])} could" if compiled[1:] else ""
+    return [f"kernels: cpu computes with {compiled[0]}{others}"]
 
 
 def proof_lines(proofs: list[Proof]) -> list[str]:

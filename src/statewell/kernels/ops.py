@@ -24,8 +24,10 @@ from statewell.kernels.registry import Call, resolve
 
 def _pick(op: str, dims: tuple[int, ...], first: Tensor, *others: Tensor | None) -> Callable:
     """The backend's function for this kind of call; `first` gives device and dtype."""
-    grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (first, *others))
-    return resolve(op, Call(first.device.type, first.dtype, dims, grad))
+    given = [t for t in (first, *others) if t is not None]
+    grad = torch.is_grad_enabled() and any(t.requires_grad for t in given)
+    mixed = any(t.dtype is not first.dtype for t in given)
+    return resolve(op, Call(first.device.type, first.dtype, dims, grad, mixed))
 
 
 def _scale(scale: float | None, q: Tensor) -> float:
@@ -271,6 +273,17 @@ def attn_res(sources: Sequence[Tensor], norm_weight: Tensor, proj_weight: Tensor
     checks.shape("attn_res", "norm_weight", norm_weight, width, "D")
     checks.shape("attn_res", "proj_weight", proj_weight, width, "D")
     return _pick("attn_res", width, *sources, norm_weight, proj_weight)(sources, norm_weight, proj_weight, eps)
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """SwiGLU: silu(gate) * up, the gated product of a feed-forward network.
+
+    gate, up: one shape; result in gate's dtype.
+    Source: arXiv:2002.05202. Oracle: tests/kernels/test_parts.py.
+    """
+    checks.floats("swiglu", {"gate": gate, "up": up})
+    checks.shape("swiglu", "up", up, tuple(gate.shape), "the shape of gate")
+    return _pick("swiglu", tuple(gate.shape[-1:]), gate, up)(gate, up)
 
 
 def situ(gate: Tensor, up: Tensor, beta: float = 4.0, linear_beta: float | None = 25.0) -> Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 
 from statewell.errors import RequestError, nearest
-from statewell.kernels import reference
+from statewell.kernels import cpu, reference
 
 logger = logging.getLogger(__name__)
 
@@ -29,13 +29,14 @@ class Call(NamedTuple):
     """What a backend may decide on: never a length or a value, so that the form never depends on T.
 
     device: "cpu", "cuda", ...; dims: the widths of one token (heads, K, V, D ...); grad: a gradient will be
-    asked for.
+    asked for; mixed: not every tensor has the dtype of the first, `dtype`.
     """
 
     device: str
     dtype: torch.dtype
     dims: tuple[int, ...]
     grad: bool
+    mixed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +73,10 @@ class Choice(NamedTuple):
 @functools.cache
 def backends() -> tuple[Backend, ...]:
     """Every backend of this installation, in ORDER. A new one is added here and nowhere else."""
-    known = [Backend(name="reference", ops=reference.OPS, supports=reference.supports)]
+    known = [
+        Backend(name="cpu", ops=cpu.OPS, supports=cpu.supports),
+        Backend(name="reference", ops=reference.OPS, supports=reference.supports),
+    ]
     return tuple(sorted(known, key=lambda backend: ORDER.index(backend.name)))
 
 
@@ -125,6 +129,16 @@ def _resolve(op: str, call: Call, forced: str | None) -> Callable:
 def _log_refusal(op: str, backend: str, refusal: Refusal) -> None:
     """Cached, so that each (operation, backend, reason) is told once in the life of the process."""
     logger.info("%s runs on %s: %s refused, %s", op, backend, refusal.backend, refusal.reason)
+
+
+def instruction_sets() -> tuple[str, ...]:
+    """The instruction sets the compiled kernels can use here, the one in use first; none without compiled kernels."""
+    return cpu.instruction_sets()
+
+
+def use_instruction_set(name: str) -> AbstractContextManager[None]:
+    """Run every compiled kernel inside the `with` on one of `instruction_sets()`; raises RequestError otherwise."""
+    return cpu.use_instruction_set(name)
 
 
 def explain(device: str = "cpu", dtype: torch.dtype = torch.float32, grad: bool = False) -> tuple[Choice, ...]:

@@ -29,6 +29,7 @@ OPS: Mapping[str, Callable] = {
     "mla_absorbed": attention.mla_absorbed,
     "short_conv": conv.short_conv,
     "attn_res": depth.attn_res,
+    "swiglu": parts.swiglu,
     "situ": parts.situ,
     "route": moe.route,
     "experts": moe.experts,

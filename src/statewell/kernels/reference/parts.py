@@ -1,4 +1,4 @@
-"""Small elementwise pieces: norms, the SiTU product, and the two retention gates. All in at least float32."""
+"""Small elementwise pieces: norms, the SwiGLU and SiTU products, the two retention gates. All in at least float32."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ from statewell.kernels.reference.precision import promoted
 # grad * (1 - out^2) and grad * out * (1 - out), in one pass and into a tensor that is already there
 _tanh_backward = torch.ops.aten.tanh_backward.grad_input
 _sigmoid_backward = torch.ops.aten.sigmoid_backward.grad_input
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """silu(gate) * up."""
+    dtype = promoted(gate, up)
+    return (F.silu(gate.to(dtype)) * up.to(dtype)).to(gate.dtype)
 
 
 def situ(gate: Tensor, up: Tensor, beta: float, linear_beta: float | None) -> Tensor:

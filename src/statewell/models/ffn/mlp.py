@@ -14,18 +14,13 @@ from statewell.kernels import ops
 from statewell.models.parts import Linear
 
 
-def swiglu(gate: Tensor, up: Tensor) -> Tensor:
-    """silu(gate) * up."""
-    return F.silu(gate) * up
-
-
 def glu(activation: Activation) -> Callable[[Tensor, Tensor], Tensor]:
     """The two-input activation of a gated network."""
     if isinstance(activation, SiTU):
         return partial(ops.situ, beta=activation.beta, linear_beta=activation.linear_beta)
     if isinstance(activation, GELU):
         raise ConfigError("GELU takes one input; a gated network needs SwiGLU or SiTU.")
-    return swiglu
+    return ops.swiglu
 
 
 class MLP(nn.Module):

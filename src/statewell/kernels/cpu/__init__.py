@@ -1,0 +1,57 @@
+"""The compiled backend: float32 on the processor, C++ from csrc/ bound by `binding.py`, gradients by torch.library.
+
+Every operation lives in the file it is listed from below. Where the compiled module is missing, every operation is
+refused with the reason, and `reference` runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import torch
+
+from statewell.kernels.cpu import attention, binding, conv, delta, depth, experts, linear, norm, parts, route
+from statewell.kernels.cpu.binding import instruction_sets, use_instruction_set
+
+if TYPE_CHECKING:
+    from statewell.kernels.registry import Call
+
+__all__ = ["OPS", "instruction_sets", "supports", "use_instruction_set"]
+
+OPS: Mapping[str, Callable] = {
+    "linear": linear.linear,
+    "delta": delta.delta,
+    "gated_delta": delta.gated_delta,
+    "kda": delta.kda,
+    "linear_step": linear.linear_step,
+    "delta_step": delta.delta_step,
+    "gated_delta_step": delta.gated_delta_step,
+    "kda_step": delta.kda_step,
+    "attention": attention.attention,
+    "mla_absorbed": attention.mla_absorbed,
+    "short_conv": conv.short_conv,
+    "attn_res": depth.attn_res,
+    "swiglu": parts.swiglu,
+    "situ": parts.situ,
+    "route": route.route,
+    "experts": experts.experts,
+    "l2norm": norm.l2norm,
+    "rms_norm": norm.rms_norm,
+    "gated_rms_norm": norm.gated_rms_norm,
+    "decay_gate": parts.decay_gate,
+    "bounded_gate": parts.bounded_gate,
+}
+
+
+def supports(op: str, call: Call) -> str | None:
+    """Why `op` cannot run here for this call, one plain clause; None when it can."""
+    if binding.native is None:
+        return binding.MISSING
+    if call.device != "cpu":
+        return f"its tensors are on {call.device}"
+    if call.mixed:
+        return "its tensors have different dtypes"
+    if call.dtype is not torch.float32:
+        return f"it computes in torch.float32 alone, this is {call.dtype}"
+    return conv.refusal(call.dims) if op == "short_conv" else None
