@@ -1,6 +1,6 @@
 // exp, sigmoid, tanh and softplus of one float, written without branches or calls so that a loop over them
-// vectorises on every instruction set (`exp` in simd.h is the same for a vector in hand). Errors stay below 3.5 ulp; NaN stays NaN, infinities
-// saturate, and the ends of the range underflow or overflow as IEEE does.
+// vectorises on every instruction set (`exp` in simd.h is the same for a vector in hand). Errors stay below 3.5 ulp; NaN
+// stays NaN, infinities saturate, and the ends of the range underflow or overflow as IEEE does.
 #pragma once
 
 #include <cstdint>

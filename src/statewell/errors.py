@@ -49,10 +49,6 @@ class TrainingError(StatewellError):
     """Training had to stop, for example at a loss that is not finite."""
 
 
-class MissingExtraError(RequestError):
-    """An optional dependency is not installed."""
-
-
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A question naming the closest valid spelling, with a space after it; nothing where none is close."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

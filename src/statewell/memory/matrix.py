@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from statewell.kernels import ops
+from statewell.kernels.reference.recurrent import NORMALISER_EPS
 from statewell.memory.base import Memory
 from statewell.memory.segments import Segments
 from statewell.memory.store import RowStore, Store
@@ -139,7 +140,7 @@ class AdditiveMemory(Memory[LinearInputs]):
         scale = x.q.shape[-1] ** -0.5
         z = _whole_state(self.kept, "z")
         weight = scale * (x.q.to(z.dtype) * z).sum(-1, keepdim=True)
-        return (scale * _retrieved(_whole_state(self.kept), x.q) / (weight + 1e-10)).to(x.v.dtype)
+        return (scale * _retrieved(_whole_state(self.kept), x.q) / (weight + NORMALISER_EPS)).to(x.v.dtype)
 
     def mix(self, x: LinearInputs, segments: Segments) -> Tensor:
         state, z = self.store.take("state", segments), self.store.take("z", segments)

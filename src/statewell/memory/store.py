@@ -88,9 +88,7 @@ class RowStore:
     def _pages(self, tensor: TensorSpec, length: int) -> Tensor:
         """Room for `length` tokens of one row, in whole pages."""
         page = self.capacity or PAGE
-        pages = 1 if self.capacity is not None else -(-length // page)
-        if length > pages * page:
-            pages = -(-length // page)
+        pages = max(-(-length // page), 0 if self.capacity is None else 1)
         return torch.empty(pages * page, *tensor.shape, dtype=DTYPES[tensor.dtype], device=self._device)
 
     def take(self, name: str, segments: Segments) -> Tensor:

@@ -85,11 +85,6 @@ def compared(config: ModelConfig) -> int:
     )
 
 
-def layer_weights(config: ModelConfig, index: int) -> Iterator[Weight]:
-    """The tensors of one layer."""
-    return _layer(f"blocks.{index}", config.layers[index], config)
-
-
 def stored_bytes(config: ModelConfig, dtype: str | None = None) -> int:
     """Bytes of all weights: as released (`config.storage`), or every one in `dtype`."""
     if dtype is not None and dtype not in WEIGHT_BYTES:

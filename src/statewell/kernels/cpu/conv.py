@@ -17,6 +17,7 @@ from statewell.kernels.cpu.binding import (
     threads,
 )
 from statewell.kernels.cpu.library import operator
+from statewell.kernels.reference.conv import last_inputs
 
 TAPS = range(2, 5)  # W that is compiled
 
@@ -34,21 +35,19 @@ def short_conv(x: Tensor, weight: Tensor, state: Tensor | None, cu_seqlens: Tens
     if state is None:
         state = x.new_zeros(len(bounds) - 1, weight.shape[1] - 1, x.shape[2])
     run = _Conv.apply if needs_operator(x, weight, state) else _run_forward
-    return run(x, weight, state, bounds), _last_inputs(x, state, cu_seqlens)
+    return run(x, weight, state, bounds), _newest(x, state, cu_seqlens)
 
 
-def _last_inputs(x: Tensor, state: Tensor, cu_seqlens: Tensor | None) -> Tensor:
+def _newest(x: Tensor, state: Tensor, cu_seqlens: Tensor | None) -> Tensor:
     """The newest W-1 of (state, then x) of every row or segment, as a tensor of its own."""
-    kept = state.shape[1]
     if cu_seqlens is None:
-        T = x.shape[1]
-        return x[:, T - kept :].clone() if kept <= T else torch.cat([state[:, T:], x], dim=1)
-    lengths = cu_seqlens.diff().tolist()
+        return last_inputs(x, state)
+    kept, lengths = state.shape[1], cu_seqlens.diff().tolist()
     if min(lengths, default=kept) >= kept:
         newest = cu_seqlens[1:, None].long() + torch.arange(-kept, 0)
         return x[0].index_select(0, newest.flatten()).view(state.shape)
-    segments = zip(state.unbind(0), x[0].split(lengths), strict=True)
-    return torch.stack([torch.cat(pair)[-kept:] for pair in segments])
+    segments = zip(x[0].split(lengths), state.unbind(0), strict=True)
+    return torch.cat([last_inputs(segment[None], history[None]) for segment, history in segments])
 
 
 def _run_forward(x: Tensor, weight: Tensor, history: Tensor, bounds: Tensor) -> Tensor:

@@ -22,9 +22,7 @@ from statewell.kernels.cpu.binding import (
     threads,
 )
 from statewell.kernels.cpu.delta import ADDITIVE
-
-# As in the definition, kernels/reference/recurrent.py.
-NORMALISER_EPS = 1e-10
+from statewell.kernels.reference.recurrent import NORMALISER_EPS
 
 
 def linear(

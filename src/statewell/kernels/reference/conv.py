@@ -32,10 +32,10 @@ def short_conv(x: Tensor, weight: Tensor, state: Tensor | None, cu_seqlens: Tens
     rows = x.reshape(len(lengths), -1, D) if lengths else x
     dtype = promoted(x, weight)
     y = _Taps.apply(rows.to(dtype), state.to(dtype), weight.to(dtype).T.contiguous())
-    return y.to(x.dtype).view(x.shape), _last_inputs(rows, state)
+    return y.to(x.dtype).view(x.shape), last_inputs(rows, state)
 
 
-def _last_inputs(x: Tensor, state: Tensor) -> Tensor:
+def last_inputs(x: Tensor, state: Tensor) -> Tensor:
     """The newest W-1 of (state, then x), as a tensor of its own: a view would keep the whole of x alive."""
     kept, T = state.shape[1], x.shape[1]
     if kept <= T:
@@ -51,7 +51,7 @@ def _ragged(x: Tensor, weight: Tensor, state: Tensor, lengths: list[int]) -> tup
     joined = torch.cat(pieces)[None]  # [1, T + N*(W-1), D]
     y = _Taps.apply(joined, joined.new_zeros(1, kept, x.shape[2]), weight.to(dtype).T.contiguous())
     outputs = y[0].split([piece.shape[0] for piece in pieces])[1::2]
-    new = [_last_inputs(s[None], h[None]) for s, h in zip(segments, histories, strict=True)]
+    new = [last_inputs(s[None], h[None]) for s, h in zip(segments, histories, strict=True)]
     return torch.cat(outputs)[None].to(x.dtype), torch.cat(new)
 
 
