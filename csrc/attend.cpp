@@ -2,6 +2,8 @@
 // comes from memory once; 64 tokens at a time are scored, then weighed, while they are still in the near caches.
 #include "attend.h"
 
+#include <vector>
+
 #include "blocks.h"
 #include "simd.h"
 
@@ -13,11 +15,26 @@ constexpr int64_t kTile = 64;    // tokens scored at once
 constexpr int64_t kParts = 32;   // at most, of a row
 constexpr int kTokens = 4;       // in one product
 
+// Where the tokens of one kept tensor lie: token t of row b is `at` floats into page t / page_tokens of that row.
+struct Pages {
+    const int64_t* addresses;  // [B, count]
+    int64_t count, page_tokens, at, step;
+
+    const float* token(int64_t b, int64_t t) const {
+        const float* page = reinterpret_cast<const float*>(addresses[b * count + t / page_tokens]);
+        return page + at + t % page_tokens * step;
+    }
+};
+
+struct Part {
+    int64_t row, first, last;  // tokens first .. last - 1
+};
+
 struct Cache {
-    const float *q, *k, *v, *shared;
+    const float* q;
+    Pages k, v, shared;
     float scale;
     int64_t H, Hk, K, P, V;
-    int64_t k_row, k_step, v_row, v_step, shared_row, shared_step;
 
     int64_t group() const { return H / Hk; }
 };
@@ -77,9 +94,9 @@ void weigh(float* o, int64_t o_step, const float* weight, const float* const* v,
         }
 }
 
-// The rows of kTokens tokens from t on; past the last one the last again, to which no weight is given.
-void rows_of(const float* base, int64_t step, int64_t t, int64_t end, const float** rows) {
-    for (int i = 0; i < kTokens; ++i) rows[i] = base + least(t + i, end - 1) * step;
+// The rows of kTokens tokens from the t-th after `base`; past the last one the last again, to which no weight is given.
+void rows_of(const float* base, int64_t step, int64_t t, int64_t count, const float** rows) {
+    for (int i = 0; i < kTokens; ++i) rows[i] = base + least(t + i, count - 1) * step;
 }
 
 // scores[h][i] of heads h .. h + heads - 1, which share a key head, for tokens t .. t + kTokens - 1.
@@ -92,18 +109,20 @@ void score(const Cache& c, const float* q, const float* const* k, const float* c
         for (int i = 0; i < kTokens; ++i) scores[h * kTile + i] = made[h][i] * c.scale;
 }
 
-void score_tile(const Cache& c, int64_t b, int64_t begin, int64_t end, float* scores) {
+// A tile's `count` tokens from `begin` on lie in one page.
+void score_tile(const Cache& c, int64_t b, int64_t begin, int64_t count, float* scores) {
     const float* q = c.q + b * c.H * (c.K + c.P);
+    const float* first = c.k.token(b, begin);
+    const float* first_shared = c.P > 0 ? c.shared.token(b, begin) : nullptr;
     const float *k[kTokens], *shared[kTokens];
-    for (int64_t t = begin; t < end; t += kTokens) {
-        if (c.P > 0) rows_of(c.shared + b * c.shared_row, c.shared_step, t, end, shared);
+    for (int64_t t = 0; t < count; t += kTokens) {
+        if (c.P > 0) rows_of(first_shared, c.shared.step, t, count, shared);
         for (int64_t kept = 0; kept < c.Hk; ++kept) {
-            rows_of(c.k + b * c.k_row + kept * c.K, c.k_step, t, end, k);
+            rows_of(first + kept * c.K, c.k.step, t, count, k);
             int64_t h = kept * c.group();
             const int64_t last = h + c.group();
-            for (; h + 2 <= last; h += 2)
-                score<2>(c, q + h * (c.K + c.P), k, shared, scores + h * kTile + (t - begin));
-            if (h < last) score<1>(c, q + h * (c.K + c.P), k, shared, scores + h * kTile + (t - begin));
+            for (; h + 2 <= last; h += 2) score<2>(c, q + h * (c.K + c.P), k, shared, scores + h * kTile + t);
+            if (h < last) score<1>(c, q + h * (c.K + c.P), k, shared, scores + h * kTile + t);
         }
     }
 }
@@ -130,16 +149,16 @@ void soften(const Heads& heads, int64_t h, float* scores, int64_t count) {
     heads.sum(h) += sum(total);
 }
 
-void weigh_tile(const Cache& c, int64_t b, int64_t begin, int64_t end, const float* weights, const Heads& heads) {
+void weigh_tile(const Cache& c, int64_t b, int64_t begin, int64_t count, const float* weights, const Heads& heads) {
+    const float* first = c.v.token(b, begin);
     const float* v[kTokens];
-    for (int64_t t = begin; t < end; t += kTokens)
+    for (int64_t t = 0; t < count; t += kTokens)
         for (int64_t kept = 0; kept < c.Hk; ++kept) {
-            rows_of(c.v + b * c.v_row + kept * c.V, c.v_step, t, end, v);
+            rows_of(first + kept * c.V, c.v.step, t, count, v);
             int64_t h = kept * c.group();
             const int64_t last = h + c.group();
-            for (; h + 2 <= last; h += 2)
-                weigh<2>(heads.o(h), c.V + 2, weights + h * kTile + (t - begin), v, c.V);
-            if (h < last) weigh<1>(heads.o(h), c.V + 2, weights + h * kTile + (t - begin), v, c.V);
+            for (; h + 2 <= last; h += 2) weigh<2>(heads.o(h), c.V + 2, weights + h * kTile + t, v, c.V);
+            if (h < last) weigh<1>(heads.o(h), c.V + 2, weights + h * kTile + t, v, c.V);
         }
 }
 
@@ -159,33 +178,51 @@ void merge(const Heads* parts, int64_t count, int64_t h, float* o) {
 
 }  // namespace
 
-void attend_one(int threads, const float* q, const float* k, const float* v, const float* shared, float* o, float scale,
-                int64_t B, int64_t S, int64_t H, int64_t Hk, int64_t K, int64_t P, int64_t V, int64_t k_row,
-                int64_t k_step, int64_t v_row, int64_t v_step, int64_t shared_row, int64_t shared_step) {
-    const Cache cache{q,     k,      v,     shared, scale,      H,          Hk, K, P, V,
-                      k_row, k_step, v_row, v_step, shared_row, shared_step};
-    const int64_t tiles = (S + kTile - 1) / kTile;
-    const int64_t size = most(4, (tiles + kParts - 1) / kParts) * kTile, parts = (S + size - 1) / size;
+void attend_one(int threads, const float* q, const int64_t* k_pages, const int64_t* v_pages, const int64_t* shared_pages,
+                int64_t k_at, int64_t v_at, int64_t shared_at, const int64_t* lengths, float* o, float scale, int64_t B,
+                int64_t pages, int64_t page_tokens, int64_t H, int64_t Hk, int64_t K, int64_t P, int64_t V,
+                int64_t k_step, int64_t v_step, int64_t shared_step) {
+    const Cache cache{q,
+                      {k_pages, pages, page_tokens, k_at, k_step},
+                      {v_pages, pages, page_tokens, v_at, v_step},
+                      {shared_pages, pages, page_tokens, shared_at, shared_step},
+                      scale,
+                      H,
+                      Hk,
+                      K,
+                      P,
+                      V};
+    // A row's parts follow from its own length, so that its neighbours change no bit.
+    std::vector<Part> parts;
+    std::vector<int64_t> starts;
+    for (int64_t b = 0; b < B; ++b) {
+        starts.push_back(static_cast<int64_t>(parts.size()));
+        const int64_t tiles = (lengths[b] + kTile - 1) / kTile;
+        const int64_t size = most(4, (tiles + kParts - 1) / kParts) * kTile;
+        for (int64_t t = 0; t < lengths[b]; t += size) parts.push_back({b, t, least(lengths[b], t + size)});
+    }
+    starts.push_back(static_cast<int64_t>(parts.size()));
     const int64_t width = H * (V + 2), room = width + H * kTile;
-    float* start = scratch(B * parts * room);
+    float* start = scratch(static_cast<int64_t>(parts.size()) * room);
     auto part = [&](int64_t item) {
-        const int64_t b = item / parts, first = item % parts * size, last = least(S, first + size);
+        const Part& of = parts[static_cast<size_t>(item)];
         const Heads heads{start + item * room, V};
         float* scores = heads.start + width;
         for (int64_t i = 0; i < width; ++i) heads.start[i] = 0.0f;
         for (int64_t h = 0; h < H; ++h) heads.largest(h) = -__builtin_inff();
-        for (int64_t t = first; t < last; t += kTile) {
-            const int64_t end = least(last, t + kTile);
-            score_tile(cache, b, t, end, scores);
-            for (int64_t h = 0; h < H; ++h) soften(heads, h, scores + h * kTile, end - t);
-            weigh_tile(cache, b, t, end, scores, heads);
+        for (int64_t t = of.first; t < of.last; t += kTile) {
+            const int64_t count = least(of.last - t, kTile);
+            score_tile(cache, of.row, t, count, scores);
+            for (int64_t h = 0; h < H; ++h) soften(heads, h, scores + h * kTile, count);
+            weigh_tile(cache, of.row, t, count, scores, heads);
         }
     };
-    parallel_for(threads, B * parts, part);
+    parallel_for(threads, static_cast<int64_t>(parts.size()), part);
     Heads of[kParts];
     for (int64_t b = 0; b < B; ++b) {
-        for (int64_t i = 0; i < parts; ++i) of[i] = Heads{start + (b * parts + i) * room, V};
-        for (int64_t h = 0; h < H; ++h) merge(of, parts, h, o + (b * H + h) * V);
+        const int64_t first = starts[static_cast<size_t>(b)], count = starts[static_cast<size_t>(b) + 1] - first;
+        for (int64_t i = 0; i < count; ++i) of[i] = Heads{start + (first + i) * room, V};
+        for (int64_t h = 0; h < H; ++h) merge(of, count, h, o + (b * H + h) * V);
     }
 }
 

@@ -11,6 +11,7 @@ import itertools
 from torch import Tensor
 
 from statewell.errors import ShapeError
+from statewell.kernels.pages import Kept
 
 LinearState = tuple[Tensor, Tensor] | Tensor
 
@@ -180,6 +181,30 @@ def latent_attention(op: str, q: Tensor, latent: Tensor, rope: Tensor, up: Tenso
             f"empty; give q Kn+P columns and up Kn+V rows, Kn and V at least 1."
         )
     return H, width - P, P, R, rows - (width - P)
+
+
+def kept_tokens(op: str, q: Tensor, lengths: tuple[int, ...], *caches: Kept) -> None:
+    """q [1, T, H, K] holds `lengths` queries of each row, at least 1 and at most as many as the row keeps."""
+    rank(op, "q", q, "1, T, H, K")
+    floats(op, {"q": q})
+    for cache in caches:
+        pages = cache.pages.lengths
+        if len(pages) != len(lengths) or sum(lengths) != q.shape[1]:
+            raise ShapeError(
+                f"{op}: {sum(lengths)} queries of {len(lengths)} rows were announced, q has {q.shape[1]} and the cache "
+                f"{len(pages)} rows; give one length per row that add up to T."
+            )
+        for length, held in zip(lengths, pages, strict=True):
+            if not 1 <= length <= held:
+                raise ShapeError(f"{op}: {length} queries came with {held} kept tokens; append their own first.")
+
+
+def kept_shape(op: str, name: str, cache: Kept, letters: str, wanted: tuple[int, ...] | None = None) -> tuple[int, ...]:
+    """The shape per token of a kept tensor, one axis per letter, and exactly `wanted` where given."""
+    if len(cache.shape) != letters.count(",") + 1 or (wanted is not None and cache.shape != wanted):
+        need = f"[{letters}]" if wanted is None else f"[{letters}] = {wanted}"
+        raise ShapeError(f"{op}: {name} keeps {cache.shape} per token, {need} is needed; keep it in that shape.")
+    return cache.shape
 
 
 def gate(op: str, z: Tensor, A_log: Tensor, dt_bias: Tensor) -> tuple[int, ...]:

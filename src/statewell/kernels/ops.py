@@ -19,6 +19,7 @@ from torch import Tensor
 from statewell.errors import ShapeError
 from statewell.kernels import checks
 from statewell.kernels.checks import LinearState
+from statewell.kernels.pages import Kept
 from statewell.kernels.registry import Call, resolve
 
 
@@ -234,6 +235,42 @@ def mla_absorbed(
     checks.key_segments("mla_absorbed", q, latent, cu_seqlens, cu_seqlens_k)
     run = _pick("mla_absorbed", dims, q, latent, rope, up)
     return run(q, latent, rope, up, _scale(scale, q), cu_seqlens, cu_seqlens_k)
+
+
+def attention_kept(q: Tensor, k: Kept, v: Kept, lengths: tuple[int, ...], scale: float | None = None) -> Tensor:
+    """`attention` where keys and values are kept in pages: each row's queries are the last of its kept tokens.
+
+    q: [1, T, H, K], the queries of N rows end to end, `lengths` of each. k and v: (Hk, K) and (Hk, V) per token of the
+    same rows, H % Hk == 0.
+    Returns o [1, T, H, V] in q's dtype. Oracle: tests/kernels/test_kept.py.
+    """
+    checks.kept_tokens("attention_kept", q, lengths, k, v)
+    (Hk, K), V = checks.kept_shape("attention_kept", "k", k, "Hk, K"), v.shape[-1]
+    checks.kept_shape("attention_kept", "v", v, "Hk, V", (Hk, V))
+    checks.shape("attention_kept", "q", q, (1, q.shape[1], q.shape[2], K), "1, T, H, K")
+    checks.multiple("attention_kept", "query", q.shape[2], "key", Hk)
+    run = _pick("attention_kept", (q.shape[2], K, Hk, V), q)
+    return run(q, k, v, lengths, _scale(scale, q))
+
+
+def mla_kept(
+    q: Tensor, latent: Kept, rope: Kept, up: Tensor, lengths: tuple[int, ...], scale: float | None = None
+) -> Tensor:
+    """`mla_absorbed` where latents are kept in pages: each row's queries are the last of its kept tokens.
+
+    q: [1, T, H, Kn+P], the queries of N rows end to end, `lengths` of each. latent and rope: (R,) and (P,) per token.
+    Returns o [1, T, H, V] in q's dtype. Oracle: tests/kernels/test_kept.py.
+    """
+    checks.kept_tokens("mla_kept", q, lengths, latent, rope)
+    (R,) = checks.kept_shape("mla_kept", "latent", latent, "R")
+    (P,) = checks.kept_shape("mla_kept", "rope", rope, "P")
+    checks.rank("mla_kept", "up", up, "H, Kn+V, R")
+    checks.floats("mla_kept", {"q": q, "up": up})
+    checks.shape("mla_kept", "up", up, (q.shape[2], up.shape[1], R), "H, Kn+V, R")
+    Kn = q.shape[3] - P
+    return _pick("mla_kept", (q.shape[2], Kn, P, R, up.shape[1] - Kn), q, up)(
+        q, latent, rope, up, lengths, _scale(scale, q)
+    )
 
 
 def short_conv(

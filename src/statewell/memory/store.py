@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from statewell.config.memory import PAGE, MemorySpec, TensorSpec
-from statewell.errors import CheckpointError
+from statewell.errors import CheckpointError, StatewellError
+from statewell.kernels.pages import Kept, Pages
 from statewell.memory.segments import Segments
 
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -40,6 +41,10 @@ class Store(Protocol):
         """Add each segment's part of `stream` [T, ...] to its row's growing tensor, at `segments.start`."""
         ...
 
+    def kept(self, name: str, segments: Segments) -> Kept:
+        """All tokens of the growing tensor that the segments' rows hold, where they lie."""
+        ...
+
     def advance(self, segments: Segments) -> None:
         """Count the segments' tokens as taken in."""
         ...
@@ -61,6 +66,10 @@ class NothingKept:
 
     def append(self, name: str, segments: Segments, stream: Tensor) -> None:
         """Nothing is kept."""
+
+    def kept(self, name: str, segments: Segments) -> Kept:
+        """Raises StatewellError: a training pass reads only its own stream."""
+        raise StatewellError("a training pass keeps no memory; make one with new_memory(rows).")
 
     def advance(self, segments: Segments) -> None:
         """Nothing is counted."""
@@ -113,6 +122,14 @@ class RowStore:
     def held(self, name: str, row: int) -> Tensor:
         """The tokens the row has taken in: [length, ...], a view of its growing tensor."""
         return self._growing[name][row][: self.lengths[row]]
+
+    def kept(self, name: str, segments: Segments) -> Kept:
+        rows = self._rows(segments)
+        held = [self._growing[name][row] for row in rows]
+        pages = Pages(
+            [(page.view(-1),) for page in held], tuple(self.lengths[row] for row in rows), max(map(len, held))
+        )
+        return Kept(pages, tuple(held[0].shape[1:]))
 
     def advance(self, segments: Segments) -> None:
         for row, length in zip(self._rows(segments), segments.lengths, strict=True):

@@ -6,7 +6,6 @@ within the stream where every segment starts empty, and otherwise over each row'
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -47,13 +46,6 @@ def _append_one(store: RowStore, named: dict[str, Tensor]) -> None:
     store.advance(segments)
 
 
-def _over_rows(segments: Segments, q: Tensor, attend: Callable[[int, Tensor], Tensor]) -> Tensor:
-    """Each segment's queries [1, t, H, K] over all its row holds, joined along the stream again."""
-    rows = segments.rows or tuple(range(segments.count))
-    parts = q.split(segments.lengths, dim=1)
-    return torch.cat([attend(row, part) for row, part in zip(rows, parts, strict=True)], dim=1)
-
-
 class KVMemory(Memory[KVInputs]):
     """GPT-2's cache: every key and value so far, 2 x H x K values per token."""
 
@@ -77,11 +69,8 @@ class KVMemory(Memory[KVInputs]):
         self.store.advance(segments)
         if segments.fresh:
             return ops.attention(x.q, x.k, x.v, cu_seqlens=segments.cu_seqlens)
-        return _over_rows(segments, x.q, self._attend)
-
-    def _attend(self, row: int, q: Tensor) -> Tensor:
-        k, v = self.kept.held("k", row), self.kept.held("v", row)
-        return ops.attention(q, k[None].to(q.dtype), v[None].to(q.dtype))
+        k, v = self.store.kept("k", segments), self.store.kept("v", segments)
+        return ops.attention_kept(x.q, k, v, segments.lengths)
 
 
 class LatentMemory(Memory[LatentInputs]):
@@ -115,9 +104,5 @@ class LatentMemory(Memory[LatentInputs]):
         self.store.advance(segments)
         if segments.fresh:
             return ops.mla(x.q, x.latent, x.rope, x.up, cu_seqlens=segments.cu_seqlens)
-
-        def attend(row: int, q: Tensor) -> Tensor:
-            latent, rope = self.kept.held("latent", row), self.kept.held("rope", row)
-            return ops.mla_absorbed(q, latent[None].to(q.dtype), rope[None].to(q.dtype), x.up)
-
-        return _over_rows(segments, x.q, attend)
+        latent, rope = self.store.kept("latent", segments), self.store.kept("rope", segments)
+        return ops.mla_kept(x.q, latent, rope, x.up, segments.lengths)

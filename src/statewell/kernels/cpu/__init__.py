@@ -30,6 +30,8 @@ OPS: Mapping[str, Callable] = {
     "kda_step": delta.kda_step,
     "attention": attention.attention,
     "mla_absorbed": attention.mla_absorbed,
+    "attention_kept": attention.attention_kept,
+    "mla_kept": attention.mla_kept,
     "short_conv": conv.short_conv,
     "attn_res": depth.attn_res,
     "swiglu": parts.swiglu,

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from statewell.kernels.pages import Kept
 from statewell.kernels.reference.packing import lengths_of, over_segments
 from statewell.kernels.reference.precision import promoted
 
@@ -155,6 +156,20 @@ def mla_absorbed(
         key_lengths = lengths if cu_seqlens_k is None else lengths_of(cu_seqlens_k)
         context = over_segments(attend, q, (latent, rope), lengths, key_lengths)
     return _per_head(context, up[:, Kn:].mT).to(out)
+
+
+def attention_kept(q: Tensor, k: Kept, v: Kept, lengths: tuple[int, ...], scale: float) -> Tensor:
+    """`attention` of each row's last queries over all it keeps; shapes as in `ops.attention_kept`."""
+    rows = enumerate(q.split(lengths, dim=1))
+    made = [attention(part, k.row(n)[None], v.row(n)[None], scale, None, None) for n, part in rows]
+    return torch.cat(made, dim=1)
+
+
+def mla_kept(q: Tensor, latent: Kept, rope: Kept, up: Tensor, lengths: tuple[int, ...], scale: float) -> Tensor:
+    """`mla_absorbed` of each row's last queries over all it keeps; shapes as in `ops.mla_kept`."""
+    rows = enumerate(q.split(lengths, dim=1))
+    made = [mla_absorbed(part, latent.row(n)[None], rope.row(n)[None], up, scale, None, None) for n, part in rows]
+    return torch.cat(made, dim=1)
 
 
 def _per_head(x: Tensor, weight: Tensor) -> Tensor:
