@@ -101,7 +101,9 @@ def test_a_page_may_belong_to_two_rows():
     two = Pages([whole[0].pages.buffers[0]] * 2, (200, 130), PAGE)
     shared = [Kept(two, part.shape, part.at) for part in whole]
     made = ops.attention_kept(q, *shared, (1, 1))
-    assert_close(made[:, 1:], ops.attention(q[:, 1:].double(), k[None, :130].double(), v[None, :130].double()), "operation")
+    assert_close(
+        made[:, 1:], ops.attention(q[:, 1:].double(), k[None, :130].double(), v[None, :130].double()), "operation"
+    )
 
 
 def test_queries_without_their_own_tokens_are_refused():

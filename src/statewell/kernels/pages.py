@@ -6,6 +6,7 @@ that one list of pages per row serves all layers of a model. Attention over kept
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -64,10 +65,7 @@ class Kept:
     @cached_property
     def width(self) -> int:
         """Elements per token."""
-        width = 1
-        for size in self.shape:
-            width *= size
-        return width
+        return math.prod(self.shape)
 
     @property
     def dtype(self) -> torch.dtype:

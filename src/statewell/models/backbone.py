@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from statewell.config.layers import ModelConfig
+from statewell.config.memory import MemorySpec
 from statewell.errors import LimitError, ShapeError
 from statewell.memory.base import Memory
 from statewell.memory.model import ModelMemory
+from statewell.memory.paged import PagedMemory
 from statewell.memory.segments import Segments
 from statewell.memory.store import DTYPE_NAMES, NothingKept, RowStore
 from statewell.models.block import Block
@@ -91,12 +93,24 @@ class LanguageModel(nn.Module):
             raise LimitError(
                 f"a capacity of {capacity:,} tokens is past this model's limit of {limit:,}; ask for at most that."
             )
-        device, dtype = self.embedding.weight.device, self.compute_dtype
-        cache, state = DTYPE_NAMES[dtype], DTYPE_NAMES[torch.promote_types(dtype, torch.float32)]
+        device, mixers = self.embedding.weight.device, [block.mixer for block in self.layers]
+        stores = [RowStore(spec, rows, device, capacity) for spec in self.memory_specs()]
+        return ModelMemory([mixer.new_memory(store) for mixer, store in zip(mixers, stores, strict=True)])
+
+    def new_paged_memory(self, rows: int) -> PagedMemory:
+        """Room for `rows` conversations that come and go; dtypes as in `new_memory`. Raises LimitError for none."""
+        if rows < 1:
+            raise LimitError(f"a memory of {rows} rows holds nothing; ask for at least 1.")
+        memory = PagedMemory(self.memory_specs(), rows, self.embedding.weight.device)
         mixers = [block.mixer for block in self.layers]
-        return ModelMemory(
-            [mixer.new_memory(RowStore(mixer.spec.memory(cache, state), rows, device, capacity)) for mixer in mixers]
-        )
+        memory.layers = tuple(m.new_memory(store) for m, store in zip(mixers, memory.stores, strict=True))
+        return memory
+
+    def memory_specs(self) -> list[MemorySpec]:
+        """What each layer keeps of a row here: caches in the activations' dtype, states in at least fp32."""
+        dtype = self.compute_dtype
+        cache, state = DTYPE_NAMES[dtype], DTYPE_NAMES[torch.promote_types(dtype, torch.float32)]
+        return [block.mixer.spec.memory(cache, state) for block in self.layers]
 
     @property
     def layers(self) -> list[Block]:
