@@ -67,9 +67,11 @@ class PagedMemory:
         self._buffers: dict[int, Tensor] = {}
         self._tables: list[list[int]] = [[] for _ in range(rows)]
         self._held: set[Held] = set()
+        self._held_bytes = 0
         self._pass: tuple[Segments, Pages] | None = None
         self._dtype, self._page_elements = torch.float32, 0
         self.stores = tuple(PagedStore(self, spec, rows, device) for spec in specs)
+        self._slot_bytes = sum(store.slot_bytes for store in self.stores)
 
     def place(self, tensor: TensorSpec) -> int:
         """Room for one more growing tensor in every page: the element of a page where it begins."""
@@ -93,17 +95,23 @@ class PagedMemory:
     def bytes(self) -> PagedBytes:
         """Bytes of every tensor, by what it is for."""
         return PagedBytes(
-            slots=sum(store.slot_bytes for store in self.stores),
-            pages=sum(buffer.nbytes for buffer in self._buffers.values()),
-            held=sum(held.state_bytes for held in self._held),
+            slots=self._slot_bytes,
+            pages=len(self._buffers) * self.page_bytes,
+            held=self._held_bytes,
         )
 
-    def open(self, held: Held | None = None) -> int:
-        """A row: empty, or continuing from `held`, which stays as it is. Raises LimitError when all are in use."""
+    def open(self, held: Held | None = None, length: int | None = None) -> int:
+        """A row: empty, or continuing from `held`, which stays as it is; from its first `length` tokens where given.
+
+        Raises LimitError when all rows are in use, StatewellError for a shorter length where states are kept.
+        """
+        tokens = 0 if held is None else held.length if length is None else length
+        if held is not None and tokens != held.length and not (self.cuts and 0 <= tokens < held.length):
+            raise StatewellError(f"what was held at token {held.length} cannot be continued from token {tokens}.")
         row = self._rows.take()
-        self._tables[row] = list(held.pages) if held else []
+        self._tables[row] = list(held.pages[: -(-tokens // self.page)]) if held else []
         self._holders.share(self._tables[row])
-        self.lengths[row] = held.length if held else 0
+        self.lengths[row] = tokens
         for index, store in enumerate(self.stores):
             store.begin(row, {} if held is None else _of_layer(held.states, index))
         return row
@@ -124,6 +132,7 @@ class PagedMemory:
         held = Held(states, tuple(self._tables[row]), self.lengths[row])
         self._holders.share(held.pages)
         self._held.add(held)
+        self._held_bytes += held.state_bytes
         return held
 
     def drop(self, held: Held) -> None:
@@ -131,7 +140,40 @@ class PagedMemory:
         if held not in self._held:
             raise StatewellError("this was let go before, or belongs to another memory.")
         self._held.remove(held)
+        self._held_bytes -= held.state_bytes
         self._free(held.pages)
+
+    @property
+    def cuts(self) -> bool:
+        """Whether nothing but growing caches is kept, so that a row can go back to any earlier token."""
+        return not self._slot_bytes
+
+    def cut(self, row: int, length: int) -> None:
+        """The row goes back to its first `length` tokens. Raises StatewellError where states are kept."""
+        if not self.cuts or not 0 <= length <= self.lengths[row]:
+            raise StatewellError(f"row {row} of {self.lengths[row]} tokens cannot go back to {length}.")
+        pages = -(-length // self.page)
+        self._free(self._tables[row][pages:])
+        self._tables[row], self.lengths[row] = self._tables[row][:pages], length
+
+    def new_pages(self, row: int, count: int) -> int:
+        """Pages that `count` more tokens of the row will take, copies of shared ones among them."""
+        length, table = self.lengths[row], self._tables[row]
+        if not self.page_bytes:
+            return 0
+        shared = sum(self._holders.count(page) > 1 for page in table[length // self.page :])
+        return shared + max(0, -(-(length + count) // self.page) - len(table))
+
+    def used(self) -> PagedBytes:
+        """As `bytes`, counting only what tokens need: slots of open rows, filled places of pages."""
+        filled: dict[int, int] = {}
+        tables = [(table, length) for table, length in zip(self._tables, self.lengths, strict=True) if table]
+        for table, length in (*tables, *((held.pages, held.length) for held in self._held)):
+            for place, page in enumerate(table):
+                filled[page] = max(filled.get(page, 0), min(self.page, length - place * self.page))
+        per_token = self.page_bytes // self.page
+        slots = self._slot_bytes // self._rows.count * self._rows.taken
+        return PagedBytes(slots=slots, pages=sum(filled.values()) * per_token, held=self._held_bytes)
 
     def snapshot(self, held: Held) -> Snapshot:
         """As `model.new_memory(1)` gives it after the same tokens; a copy."""
