@@ -87,6 +87,7 @@ NB_MODULE(_native, module) {
     module.def("gate_backward", entry(&Kernels::gate_backward));
     module.def("conv_forward", entry(&Kernels::conv_forward));
     module.def("conv_backward", entry(&Kernels::conv_backward));
+    module.def("conv_step", entry(&Kernels::conv_step));
     module.def("depth_forward", entry(&Kernels::depth_forward));
     module.def("depth_backward", entry(&Kernels::depth_backward));
     module.def("expert_order", entry(&Kernels::expert_order));

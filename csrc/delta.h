@@ -39,11 +39,13 @@ using DeltaBackward = void(int threads, int rule, const float* q, const float* k
                            int64_t V, float scale);
 
 // One token of each of N rows. Row n continues state[rows[n]] (rows null: n) and leaves its new state in new_state at
-// the same place; the two may be the same memory.
+// the same place; the two may be the same memory. z [.., HV, K] and new_z likewise, the normaliser of linear attention,
+// whose weight is scale <q, z> + eps; null for the other rules and where o is not divided.
 using DeltaStep = void(int threads, int rule, const float* q, const float* k, const float* v, const float* g,
                        const float* beta, int64_t q_stride, int64_t k_stride, int64_t v_stride, int64_t g_stride,
-                       int64_t beta_stride, const float* state, float* new_state, const int64_t* rows, float* o,
-                       int64_t N, int64_t H, int64_t HV, int64_t K, int64_t V, float scale);
+                       int64_t beta_stride, const float* state, float* new_state, const float* z, float* new_z,
+                       const int64_t* rows, float* o, int64_t N, int64_t H, int64_t HV, int64_t K, int64_t V,
+                       float scale, float eps);
 
 #ifdef STATEWELL_ISA
 namespace STATEWELL_ISA {

@@ -87,14 +87,28 @@ void run_row(Head& x, float* room, const float* q, const float* g, float scale) 
     run_head<RULE>(x);
 }
 
+// z += k; o / (scale <q, z> + eps).
+void normalise(const Head& x, const float* q, const float* z, float* new_z, float scale, float eps) {
+    Vec total = zero();
+    for (int64_t i = 0; i < x.K; i += LANES) {
+        const Vec zi = add(load_part(z + i, x.K - i), load_part(x.k + i, x.K - i));
+        store_part(new_z + i, zi, x.K - i);
+        total = fma(zi, load_part(q + i, x.K - i), total);
+    }
+    const Vec weight = set1(scale * sum(total) + eps);
+    for (int64_t i = 0; i < x.V; i += LANES)
+        store_part(x.o + i, div(load_part(x.o + i, x.V - i), weight), x.V - i);
+}
+
 constexpr int64_t WORTH_SHARING = 32768;  // floats of state, below which waking a thread costs more than it saves
 
 }  // namespace
 
 void delta_step(int threads, int rule, const float* q, const float* k, const float* v, const float* g,
                 const float* beta, int64_t q_stride, int64_t k_stride, int64_t v_stride, int64_t g_stride,
-                int64_t beta_stride, const float* state, float* new_state, const int64_t* rows, float* o, int64_t N,
-                int64_t H, int64_t HV, int64_t K, int64_t V, float scale) {
+                int64_t beta_stride, const float* state, float* new_state, const float* z, float* new_z,
+                const int64_t* rows, float* o, int64_t N, int64_t H, int64_t HV, int64_t K, int64_t V, float scale,
+                float eps) {
     if (N * HV * K * V < WORTH_SHARING) threads = 1;
     parallel_for(threads, N * HV, [&](int64_t i) {
         const int64_t n = i / HV, h = i % HV, hk = h / (HV / H), row = rows == nullptr ? n : rows[n];
@@ -104,6 +118,7 @@ void delta_step(int threads, int rule, const float* q, const float* k, const flo
                new_state + matrix, rule == ADDITIVE ? 1.0f : beta[n * beta_stride + h], 0.0f, K, V};
         float* room = scratch(3 * padded(K));
         if (rule == ADDITIVE) run_row<ADDITIVE>(x, room, query, nullptr, scale);
+        if (z != nullptr) normalise(x, query, z + (row * HV + h) * K, new_z + (row * HV + h) * K, scale, eps);
         if (rule == DELTA) run_row<DELTA>(x, room, query, nullptr, scale);
         if (rule == GATED_DELTA) run_row<GATED_DELTA>(x, room, query, g + n * g_stride + h, scale);
         if (rule == KEY_DECAY) run_row<KEY_DECAY>(x, room, query, g + n * g_stride + h * K, scale);

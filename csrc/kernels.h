@@ -26,6 +26,7 @@ struct Kernels {
     GateBackward* gate_backward;
     ConvForward* conv_forward;
     ConvBackward* conv_backward;
+    ConvStep* conv_step;
     DepthForward* depth_forward;
     DepthBackward* depth_backward;
     ExpertOrder* expert_order;

@@ -43,6 +43,9 @@ using ConvForward = void(int threads, const float* x, const float* weight, const
 using ConvBackward = void(int threads, const float* x, const float* weight, const float* history, const float* dy,
                           float* dx, float* dweight, float* dhistory, const int64_t* bounds, int64_t N, int64_t D,
                           int64_t W);
+// One token of each of N rows: row n continues tails[rows[n]] (rows null: n), [.., W-1, D], which moves on in place.
+using ConvStep = void(int threads, const float* x, int64_t x_stride, const float* weight, float* tails,
+                      const int64_t* rows, float* y, int64_t N, int64_t D, int64_t W);
 
 // mixed = sum_s a_s v_s with a = softmax_s(r_s d_s), r_s = rsqrt(mean(v_s^2) + eps), d_s = <v_s, query>.
 // sources, dsources: S pointers to [M, D]. r, d, a: [M, S], kept for the backward.
@@ -86,6 +89,7 @@ GateForward gate_forward;
 GateBackward gate_backward;
 ConvForward conv_forward;
 ConvBackward conv_backward;
+ConvStep conv_step;
 DepthForward depth_forward;
 DepthBackward depth_backward;
 ExpertOrder expert_order;

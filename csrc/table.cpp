@@ -24,6 +24,7 @@ const Kernels* STATEWELL_NAME(STATEWELL_ISA)() {
     table.gate_backward = STATEWELL_ISA::gate_backward;
     table.conv_forward = STATEWELL_ISA::conv_forward;
     table.conv_backward = STATEWELL_ISA::conv_backward;
+    table.conv_step = STATEWELL_ISA::conv_step;
     table.depth_forward = STATEWELL_ISA::depth_forward;
     table.depth_backward = STATEWELL_ISA::depth_backward;
     table.expert_order = STATEWELL_ISA::expert_order;

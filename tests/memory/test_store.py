@@ -82,3 +82,22 @@ def test_seeded_noise_fills_to_the_planned_bytes_and_is_the_same_again():
     first, second = (store.used_tensors() for store in stores)
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert first["k.0"].float().std() > 0.5
+
+
+def test_slots_are_the_kept_tensor_itself_and_the_rows_the_segments_name():
+    store = RowStore(SPEC, 3, CPU)
+    whole = store.slots("state", Segments.equal(3, 1, rows=(0, 1, 2)))
+    assert whole.held is store.tensors()["state"]
+    assert whole.rows is None
+    some = store.slots("state", Segments.equal(2, 1, rows=(2, 0)))
+    assert some.held is whole.held
+    assert some.rows.tolist() == [2, 0]
+
+
+def test_a_value_that_a_backward_may_need_is_not_moved_by_later_steps():
+    store = RowStore(SPEC, 1, CPU)
+    one = Segments.equal(1, 1, rows=(0,))
+    value = torch.ones(1, 2, 3, requires_grad=True) * 2
+    store.put("state", one, value)
+    store.slots("state", one).held.zero_()
+    assert torch.equal(value, torch.full((1, 2, 3), 2.0))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 
+import torch
 from torch import Tensor
 
 from statewell.errors import ShapeError
@@ -107,18 +108,32 @@ def delta(
     op: str, lead: str, inputs: dict[str, Tensor], state: Tensor | None, cu_seqlens: Tensor | None = None
 ) -> tuple[int, ...]:
     """The delta family: q, k, v, beta, perhaps g (one per key channel in kda alone), perhaps a state."""
+    H, K, HV, V = gated(op, lead, inputs)
+    floats(op, {**inputs, "state": state})
+    N = segments(op, inputs["q"], cu_seqlens)
+    if state is not None:
+        shape(op, "state", state, (N, HV, K, V), "N, HV, K, V")
+    return H, K, HV, V
+
+
+def delta_in_place(op: str, inputs: dict[str, Tensor], state: Tensor, rows: Tensor | None) -> tuple[int, ...]:
+    """As `delta` for one token of each of N rows, on a state that holds them among others."""
+    H, K, HV, V = gated(op, "N", inputs)
+    kept(op, "state", state, (HV, K, V), "M, HV, K, V", inputs)
+    named_once(op, rows, inputs["q"].shape[0], state)
+    return H, K, HV, V
+
+
+def gated(op: str, lead: str, inputs: dict[str, Tensor]) -> tuple[int, int, int, int]:
+    """H, K, HV, V of q, k, v, with beta and perhaps g in the shapes that go with them."""
     q = inputs["q"]
     H, K, HV, V = heads(op, lead, q, inputs["k"], inputs["v"])
-    floats(op, {**inputs, "state": state})
     per_head = (*q.shape[:-2], HV)
     if "g" in inputs and op.startswith("kda"):
         shape(op, "g", inputs["g"], (*per_head, K), f"{lead}, HV, K")
     elif "g" in inputs:
         shape(op, "g", inputs["g"], per_head, f"{lead}, HV")
     shape(op, "beta", inputs["beta"], per_head, f"{lead}, HV")
-    N = segments(op, q, cu_seqlens)
-    if state is not None:
-        shape(op, "state", state, (N, HV, K, V), "N, HV, K, V")
     return H, K, HV, V
 
 
@@ -132,10 +147,7 @@ def linear(
 ) -> tuple[int, ...]:
     """Linear attention, whose state is the pair (S, z) exactly when normalising."""
     H, K, HV, V = heads(op, lead, inputs["q"], inputs["k"], inputs["v"])
-    if state is not None and isinstance(state, Tensor) == normalize:
-        form = "the pair (S, z)" if normalize else "S alone"
-        raise ShapeError(f"{op}: with normalize={normalize} the state is {form}, another form came; pass {form}.")
-    S, z = (state, None) if state is None or isinstance(state, Tensor) else state
+    S, z = (None, None) if state is None else linear_form(op, state, normalize)
     floats(op, {**inputs, "state": S, "z": z})
     N = segments(op, inputs["q"], cu_seqlens)
     if S is not None:
@@ -145,10 +157,65 @@ def linear(
     return H, K, HV, V
 
 
+def linear_in_place(
+    op: str, inputs: dict[str, Tensor], state: LinearState, normalize: bool, rows: Tensor | None
+) -> tuple[int, ...]:
+    """As `linear` for one token of each of N rows, on a state that holds them among others."""
+    H, K, HV, V = heads(op, "N", inputs["q"], inputs["k"], inputs["v"])
+    S, z = linear_form(op, state, normalize)
+    kept(op, "state", S, (HV, K, V), "M, HV, K, V", inputs)
+    named_once(op, rows, inputs["q"].shape[0], S)
+    if z is not None:
+        kept(op, "z", z, (HV, K), "M, HV, K", inputs)
+        shape(op, "z", z, (S.shape[0], HV, K), "M, HV, K")
+    return H, K, HV, V
+
+
+def linear_form(op: str, state: LinearState, normalize: bool) -> tuple[Tensor, Tensor | None]:
+    """S and z, or S alone, as linear attention normalises or not."""
+    if isinstance(state, Tensor) == normalize:
+        form = "the pair (S, z)" if normalize else "S alone"
+        raise ShapeError(f"{op}: with normalize={normalize} the state is {form}, another form came; pass {form}.")
+    return (state, None) if isinstance(state, Tensor) else state
+
+
 def required(op: str, state: object) -> None:
     """A single-token operation continues something by definition."""
     if state is None:
         raise ShapeError(f"{op}: no state came, a step continues one; start from zeros of shape [N, HV, K, V].")
+
+
+def kept(op: str, name: str, state: Tensor, wanted: tuple[int, ...], letters: str, inputs: dict[str, Tensor]) -> None:
+    """A state [M, ...] that is changed in place: rows next to each other, apart from the inputs, and no graph."""
+    floats(op, {**inputs, name: state})
+    shape(op, name, state, (*state.shape[:1], *wanted), letters)
+    if not state.is_contiguous():
+        raise ShapeError(
+            f"{op}: {name} has strides {state.stride()}, one that is changed in place must be contiguous; keep a copy."
+        )
+    if state.requires_grad:
+        raise ShapeError(f"{op}: {name} asks for a gradient, a state changed in place has none; detach it.")
+    begin = state.data_ptr()
+    for other, tensor in inputs.items():
+        if begin <= tensor.data_ptr() < begin + state.nbytes:
+            raise ShapeError(f"{op}: {other} lies in {name}, which is changed in place; pass a copy of {other}.")
+
+
+def named_once(op: str, rows: Tensor | None, N: int, state: Tensor) -> None:
+    """The kept rows that N tokens continue, each at most once; all of them, in order, for None."""
+    M = state.shape[0]
+    if rows is None:
+        if N != M:
+            raise ShapeError(f"{op}: {N} tokens came for {M} kept rows; name theirs in rows, int64 [N].")
+        return
+    if rows.dtype != torch.int64 or rows.shape != (N,):
+        raise ShapeError(
+            f"{op}: rows is {rows.dtype} of shape {tuple(rows.shape)}, torch.int64 of [N] = ({N},) is needed; "
+            f"name the row of each token."
+        )
+    named = rows.tolist()
+    if named and (min(named) < 0 or max(named) >= M or len(set(named)) < N):
+        raise ShapeError(f"{op}: rows are {named}, each of 0 to {M - 1} may be named once; leave the others out.")
 
 
 def attention(op: str, q: Tensor, k: Tensor, v: Tensor) -> tuple[int, ...]:

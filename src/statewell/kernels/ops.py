@@ -6,7 +6,9 @@ value heads (HV % H == 0: value head h reads query/key head h // (HV/H)), K key 
 channels, W conv taps, E experts, N = B or, packed, the segments. Packed: B = 1 and `cu_seqlens` [N+1] whole
 numbers from 0 to T; each segment starts from its own state, or from nothing. State, sums and gates are at
 least float32, and float64 when an input is; an output has the dtype of its values. A given state is never
-changed, the new one is always returned. `scale=None` means K^-0.5. Raises ShapeError.
+changed, the new one is always returned; except where a name ends in an underscore: there `state` holds M kept
+rows, those named by `rows` (int64 [N], each once; None: all, in order) are moved on in place, o alone is
+returned, and a gradient reaches the other inputs only. `scale=None` means K^-0.5. Raises ShapeError.
 """
 
 from __future__ import annotations
@@ -174,6 +176,80 @@ def kda_step(
     return _pick("kda_step", dims, q, k, v, g, beta, state)(q, k, v, g, beta, _scale(scale, q), state)
 
 
+def linear_step_(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: LinearState,
+    rows: Tensor | None = None,
+    scale: float | None = None,
+    normalize: bool = True,
+) -> Tensor:
+    """`linear_step` on kept rows, in place: state (S [M, HV, K, V], z [M, HV, K]), or S alone. Returns o [N, HV, V].
+
+    Oracle: tests/kernels/test_in_place.py.
+    """
+    dims = checks.linear_in_place("linear_step_", {"q": q, "k": k, "v": v}, state, normalize, rows)
+    held = state if isinstance(state, tuple) else (state,)
+    return _pick("linear_step_", dims, q, k, v, *held)(q, k, v, state, rows, _scale(scale, q), normalize)
+
+
+def delta_step_(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    state: Tensor,
+    rows: Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """`delta_step` on kept rows, in place: state [M, HV, K, V]. Returns o [N, HV, V].
+
+    Oracle: tests/kernels/test_in_place.py.
+    """
+    inputs = {"q": q, "k": k, "v": v, "beta": beta}
+    dims = checks.delta_in_place("delta_step_", inputs, state, rows)
+    return _pick("delta_step_", dims, q, k, v, beta, state)(q, k, v, beta, state, rows, _scale(scale, q))
+
+
+def gated_delta_step_(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    state: Tensor,
+    rows: Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """`gated_delta_step` on kept rows, in place: state [M, HV, K, V]. Returns o [N, HV, V].
+
+    Oracle: tests/kernels/test_in_place.py.
+    """
+    inputs = {"q": q, "k": k, "v": v, "g": g, "beta": beta}
+    dims = checks.delta_in_place("gated_delta_step_", inputs, state, rows)
+    return _pick("gated_delta_step_", dims, q, k, v, g, beta, state)(q, k, v, g, beta, state, rows, _scale(scale, q))
+
+
+def kda_step_(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    state: Tensor,
+    rows: Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """`kda_step` on kept rows, in place: state [M, HV, K, V]. Returns o [N, HV, V].
+
+    Oracle: tests/kernels/test_in_place.py.
+    """
+    inputs = {"q": q, "k": k, "v": v, "g": g, "beta": beta}
+    dims = checks.delta_in_place("kda_step_", inputs, state, rows)
+    return _pick("kda_step_", dims, q, k, v, g, beta, state)(q, k, v, g, beta, state, rows, _scale(scale, q))
+
+
 def attention(
     q: Tensor,
     k: Tensor,
@@ -254,6 +330,20 @@ def short_conv(
     if state is not None:
         checks.shape("short_conv", "state", state, (N, W - 1, D), "N, W-1, D")
     return _pick("short_conv", (D, W), x, weight, state)(x, weight, state, cu_seqlens)
+
+
+def short_conv_step_(x: Tensor, weight: Tensor, state: Tensor, rows: Tensor | None = None) -> Tensor:
+    """`short_conv` of one token per row, on kept tails, in place: x [N, D], state [M, W-1, D]. Returns y [N, D].
+
+    Oracle: tests/kernels/test_in_place.py.
+    """
+    checks.rank("short_conv_step_", "x", x, "N, D")
+    checks.rank("short_conv_step_", "weight", weight, "D, W")
+    D, W = x.shape[1], weight.shape[1]
+    checks.shape("short_conv_step_", "weight", weight, (D, max(W, 1)), "D, W")
+    checks.kept("short_conv_step_", "state", state, (W - 1, D), "M, W-1, D", {"x": x, "weight": weight})
+    checks.named_once("short_conv_step_", rows, x.shape[0], state)
+    return _pick("short_conv_step_", (D, W), x, weight, state)(x, weight, state, rows)
 
 
 def attn_res(sources: Sequence[Tensor], norm_weight: Tensor, proj_weight: Tensor, eps: float = 1e-5) -> Tensor:

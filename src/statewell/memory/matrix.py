@@ -5,10 +5,9 @@
     gated delta  (Gated DeltaNet)     by head       as delta, after the fade          reads S^T q
     key decay    (KDA)                by channel    as delta, after the fade          reads S^T q
 
-`forget`, `write` and `read` are the definition; `mix` is the same through `kernels.ops`, in the recurrent form where
-every
-segment is one token of a kept row and in the chunkwise form otherwise. Source: spec of each operation in
-`kernels/ops.py`.
+`forget`, `write` and `read` are the definition; `mix` is the same through `kernels.ops`, in the recurrent form and in
+place where every segment is one token of a kept row, and in the chunkwise form otherwise. Source: spec of each
+operation in `kernels/ops.py`.
 """
 
 from __future__ import annotations
@@ -61,12 +60,16 @@ class Tails:
 
     def convolve(self, name: str, x: Tensor, weight: Tensor, segments: Segments) -> Tensor:
         """x [1, T, D] through the causal convolution `weight` [D, W], continuing each row's tail `name`."""
-        tail = self._store.take(f"{name}_tail", segments)
-        if tail is not None:
-            tail = tail.to(x.dtype)
-        y, tail = ops.short_conv(x, weight, tail, segments.cu_seqlens)
+        kept = self._store.slots(f"{name}_tail", segments) if segments.single else None
+        if kept is not None:
+            return ops.short_conv_step_(x[0], weight, kept.held, kept.rows)[None]
+        y, tail = ops.short_conv(x, weight, self._tail(name, x.dtype, segments), segments.cu_seqlens)
         self._store.put(f"{name}_tail", segments, tail)
         return y
+
+    def _tail(self, name: str, dtype: torch.dtype, segments: Segments) -> Tensor | None:
+        tail = self._store.take(f"{name}_tail", segments)
+        return None if tail is None else tail.to(dtype)
 
 
 def _retrieved(state: Tensor, key: Tensor) -> Tensor:
@@ -105,22 +108,22 @@ def _ask(memory: Memory[Any], x: DeltaInputs | GatedDeltaInputs) -> Tensor:
 
 
 def _through(memory: Memory[Any], x: DeltaInputs | GatedDeltaInputs, segments: Segments, forms: Forms) -> Tensor:
-    """All tokens of the stream through the state, by the step where every segment is one token of a kept row."""
-    state = memory.store.take("state", segments)
-    if state is not None and segments.single:
-        o, state = forms.step(*(part[0] for part in x), state=state)
-        o = o[None]
+    """All tokens of the stream through the state: in place where every segment is one token of a kept row."""
+    store = memory.store
+    kept = store.slots("state", segments) if segments.single else None
+    if kept is not None:
+        o = forms.step(*(part[0] for part in x), kept.held, kept.rows)[None]
     else:
-        o, state = forms.chunks(*x, state=state, cu_seqlens=segments.cu_seqlens)
-    memory.store.put("state", segments, state)
-    memory.store.advance(segments)
+        o, state = forms.chunks(*x, state=store.take("state", segments), cu_seqlens=segments.cu_seqlens)
+        store.put("state", segments, state)
+    store.advance(segments)
     return o
 
 
 class Forms(NamedTuple):
-    """The two forms of one operation of the delta family."""
+    """The two forms of one operation of the delta family; the step changes a kept state in place."""
 
-    step: Callable[..., tuple[Tensor, Tensor]]
+    step: Callable[..., Tensor]
     chunks: Callable[..., tuple[Tensor, Tensor]]
 
 
@@ -143,16 +146,17 @@ class AdditiveMemory(Memory[LinearInputs]):
         return (scale * _retrieved(_whole_state(self.kept), x.q) / (weight + NORMALISER_EPS)).to(x.v.dtype)
 
     def mix(self, x: LinearInputs, segments: Segments) -> Tensor:
-        state, z = self.store.take("state", segments), self.store.take("z", segments)
-        held = None if state is None or z is None else (state, z)
-        if held is not None and segments.single:
-            o, held = ops.linear_step(x.q[0], x.k[0], x.v[0], state=held)
-            o = o[None]
+        store = self.store
+        kept, kept_z = (store.slots(name, segments) if segments.single else None for name in ("state", "z"))
+        if kept is not None and kept_z is not None:
+            o = ops.linear_step_(x.q[0], x.k[0], x.v[0], (kept.held, kept_z.held), kept.rows)[None]
         else:
-            o, held = ops.linear(x.q, x.k, x.v, state=held, cu_seqlens=segments.cu_seqlens)
-        self.store.put("state", segments, held[0])
-        self.store.put("z", segments, held[1])
-        self.store.advance(segments)
+            matrix, z = store.take("state", segments), store.take("z", segments)
+            taken = None if matrix is None or z is None else (matrix, z)
+            o, held = ops.linear(*x, state=taken, cu_seqlens=segments.cu_seqlens)
+            store.put("state", segments, held[0])
+            store.put("z", segments, held[1])
+        store.advance(segments)
         return o
 
 
@@ -174,7 +178,7 @@ class DeltaMemory(Memory[DeltaInputs]):
         return _ask(self, x)
 
     def mix(self, x: DeltaInputs, segments: Segments) -> Tensor:
-        return _through(self, x, segments, Forms(ops.delta_step, ops.delta))
+        return _through(self, x, segments, Forms(ops.delta_step_, ops.delta))
 
 
 class GatedDeltaMemory(Memory[GatedDeltaInputs]):
@@ -196,7 +200,7 @@ class GatedDeltaMemory(Memory[GatedDeltaInputs]):
         return _ask(self, x)
 
     def mix(self, x: GatedDeltaInputs, segments: Segments) -> Tensor:
-        return _through(self, x, segments, Forms(ops.gated_delta_step, ops.gated_delta))
+        return _through(self, x, segments, Forms(ops.gated_delta_step_, ops.gated_delta))
 
 
 class KeyDecayMemory(Memory[GatedDeltaInputs]):
@@ -218,4 +222,4 @@ class KeyDecayMemory(Memory[GatedDeltaInputs]):
         return _ask(self, x)
 
     def mix(self, x: GatedDeltaInputs, segments: Segments) -> Tensor:
-        return _through(self, x, segments, Forms(ops.kda_step, ops.kda))
+        return _through(self, x, segments, Forms(ops.kda_step_, ops.kda))

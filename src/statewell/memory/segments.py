@@ -71,6 +71,11 @@ class Segments:
         """[N+1] int32, as the operations take it."""
         return torch.tensor(self.bounds, dtype=torch.int32)
 
+    @cached_property
+    def row_index(self) -> Tensor:
+        """[N] int64, the row of each segment; counted from 0 where none is named."""
+        return torch.tensor(range(self.count) if self.rows is None else self.rows, dtype=torch.int64)
+
     def positions(self, device: torch.device) -> Tensor:
         """[T] int64: each token's place in its row, start + offset."""
         offsets = [torch.arange(begin, begin + length) for begin, length in zip(self.start, self.lengths, strict=True)]

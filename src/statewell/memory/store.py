@@ -7,7 +7,7 @@ every 128 tokens costs 1/128 of what the attention over it reads in that time. V
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +18,13 @@ from statewell.memory.segments import Segments
 
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class Slots(NamedTuple):
+    """A kept tensor [M, ...] to be changed in place, and which of its rows: int64 [N], or None for all in order."""
+
+    held: Tensor
+    rows: Tensor | None
 
 
 class Store(Protocol):
@@ -34,6 +41,10 @@ class Store(Protocol):
 
     def put(self, name: str, segments: Segments, value: Tensor) -> None:
         """Replace the fixed tensor of the segments' rows by `value`."""
+        ...
+
+    def slots(self, name: str, segments: Segments) -> Slots | None:
+        """Where the fixed tensor of the segments' rows lies, or None when nothing is kept."""
         ...
 
     def append(self, name: str, segments: Segments, stream: Tensor) -> None:
@@ -57,6 +68,9 @@ class NothingKept:
         return None
 
     def put(self, name: str, segments: Segments, value: Tensor) -> None:
+        """Nothing is kept."""
+
+    def slots(self, name: str, segments: Segments) -> None:
         """Nothing is kept."""
 
     def append(self, name: str, segments: Segments, stream: Tensor) -> None:
@@ -97,10 +111,17 @@ class RowStore:
 
     def put(self, name: str, segments: Segments, value: Tensor) -> None:
         held = self._fixed[name]
-        if self._is_whole(segments):
-            self._fixed[name] = value.detach().to(held.dtype)
-        else:
+        if not self._is_whole(segments):
             held[list(self._rows(segments))] = value.detach().to(held.dtype)
+        elif value.requires_grad:
+            # a backward may still need the value as it is, and slots are changed in place
+            self._fixed[name] = value.detach().to(held.dtype, copy=True).contiguous()
+        else:
+            self._fixed[name] = value.to(held.dtype).contiguous()
+
+    def slots(self, name: str, segments: Segments) -> Slots:
+        held = self._fixed[name]
+        return Slots(held, None if self._is_whole(segments) else segments.row_index.to(held.device))
 
     def append(self, name: str, segments: Segments, stream: Tensor) -> None:
         for row, begin, start, length in zip(

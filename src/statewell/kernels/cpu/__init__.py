@@ -28,9 +28,14 @@ OPS: Mapping[str, Callable] = {
     "delta_step": delta.delta_step,
     "gated_delta_step": delta.gated_delta_step,
     "kda_step": delta.kda_step,
+    "linear_step_": linear.linear_step_,
+    "delta_step_": delta.delta_step_,
+    "gated_delta_step_": delta.gated_delta_step_,
+    "kda_step_": delta.kda_step_,
     "attention": attention.attention,
     "mla_absorbed": attention.mla_absorbed,
     "short_conv": conv.short_conv,
+    "short_conv_step_": conv.short_conv_step_,
     "attn_res": depth.attn_res,
     "swiglu": parts.swiglu,
     "situ": parts.situ,
@@ -54,4 +59,4 @@ def supports(op: str, call: Call) -> str | None:
         return "its tensors have different dtypes"
     if call.dtype is not torch.float32:
         return f"it computes in torch.float32 alone, this is {call.dtype}"
-    return conv.refusal(call.dims) if op == "short_conv" else None
+    return conv.refusal(call.dims) if op.startswith("short_conv") else None

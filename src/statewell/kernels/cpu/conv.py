@@ -12,12 +12,14 @@ from statewell.kernels.cpu.binding import (
     address,
     compiled,
     instruction_set,
+    laid_out,
     needs_operator,
     segment_bounds,
     threads,
 )
 from statewell.kernels.cpu.library import operator
 from statewell.kernels.reference.conv import last_inputs
+from statewell.kernels.reference.in_place import continued
 
 TAPS = range(2, 5)  # W that is compiled
 
@@ -36,6 +38,22 @@ def short_conv(x: Tensor, weight: Tensor, state: Tensor | None, cu_seqlens: Tens
         state = x.new_zeros(len(bounds) - 1, weight.shape[1] - 1, x.shape[2])
     run = _Conv.apply if needs_operator(x, weight, state) else _run_forward
     return run(x, weight, state, bounds), _newest(x, state, cu_seqlens)
+
+
+def short_conv_step_(x: Tensor, weight: Tensor, state: Tensor, rows: Tensor | None) -> Tensor:
+    """One token of each of the rows, bit for bit the reference's; the tails move on where they lie."""
+    if needs_operator(x, weight):
+        y = continued(lambda held: short_conv(x[:, None], weight, held, None), state, rows)
+        return y[:, 0]
+    (N, D), W = x.shape, weight.shape[1]
+    y = x.new_empty(N, D)
+    (x, x_step), weight = laid_out(x, 1), weight.contiguous()
+    rows = None if rows is None else rows.contiguous()
+    compiled().conv_step(
+        instruction_set(), threads(), x.data_ptr(), x_step, weight.data_ptr(), state.data_ptr(), address(rows),
+        y.data_ptr(), N, D, W,
+    )  # fmt: skip
+    return y
 
 
 def _newest(x: Tensor, state: Tensor, cu_seqlens: Tensor | None) -> Tensor:

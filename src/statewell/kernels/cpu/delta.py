@@ -22,6 +22,7 @@ from statewell.kernels.cpu.binding import (
     summed,
     threads,
 )
+from statewell.kernels.reference.in_place import continued
 
 # The rules of csrc/delta.h.
 ADDITIVE, DELTA, GATED_DELTA, KEY_DECAY = range(4)
@@ -82,6 +83,27 @@ def kda_step(
 ) -> tuple[Tensor, Tensor]:
     """KDA for one token a row."""
     return step(KEY_DECAY, (q, k, v, g, beta), scale, state)
+
+
+def delta_step_(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, state: Tensor, rows: Tensor | None, scale: float
+) -> Tensor:
+    """The delta rule for one token of each of the rows, in place."""
+    return step_in_place(DELTA, (q, k, v, None, beta), state, rows, scale)
+
+
+def gated_delta_step_(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, rows: Tensor | None, scale: float
+) -> Tensor:
+    """The gated delta rule for one token of each of the rows, in place."""
+    return step_in_place(GATED_DELTA, (q, k, v, g, beta), state, rows, scale)
+
+
+def kda_step_(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, rows: Tensor | None, scale: float
+) -> Tensor:
+    """KDA for one token of each of the rows, in place."""
+    return step_in_place(KEY_DECAY, (q, k, v, g, beta), state, rows, scale)
 
 
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]  # q, k, v, g, beta
@@ -255,16 +277,34 @@ def step(rule: int, inputs: Inputs, scale: float, state: Tensor) -> tuple[Tensor
         o, new, _, _ = delta_rule(rule, q, k, v, g, beta, state, bounds, scale)
         return o[0], new
     new = torch.empty_like(state, memory_format=torch.contiguous_format)
-    return _step_into(rule, inputs, scale, state.contiguous(), new), new
+    return step_into(rule, inputs, scale, state.contiguous(), new, None), new
 
 
-def _step_into(rule: int, inputs: Inputs, scale: float, state: Tensor, new: Tensor) -> Tensor:
-    """o [N, HV, V]; the new states go to `new`, which may be `state` itself."""
+def step_in_place(rule: int, inputs: Inputs, state: Tensor, rows: Tensor | None, scale: float) -> Tensor:
+    """o [N, HV, V]; the states [M, HV, K, V] of `rows` move on where they lie, whole and contiguous."""
+    if needs_operator(*inputs):
+        return continued(lambda held: step(rule, inputs, scale, held), state, rows)
+    return step_into(rule, inputs, scale, state, state, rows)
+
+
+def step_into(
+    rule: int,
+    inputs: Inputs,
+    scale: float,
+    state: Tensor,
+    new: Tensor,
+    rows: Tensor | None,
+    z: Tensor | None = None,
+    new_z: Tensor | None = None,
+    eps: float = 0.0,
+) -> Tensor:
+    """o [N, HV, V]; the new states of `rows` (None: all) go to `new`, which may be `state`; with z, o is normalised."""
     q, _, v, _, _ = inputs
     (N, H, K), (HV, V) = q.shape, v.shape[1:]
-    handed, o = _Handed(inputs), v.new_empty(v.shape)
+    handed, o = _Handed(inputs), torch.empty_like(v, memory_format=torch.contiguous_format)
+    rows = None if rows is None else rows.contiguous()
     compiled().delta_step(
-        instruction_set(), threads(), rule, *handed.arguments, state.data_ptr(), new.data_ptr(), 0,
-        o.data_ptr(), N, H, HV, K, V, scale,
+        instruction_set(), threads(), rule, *handed.arguments, state.data_ptr(), new.data_ptr(),
+        address(z), address(new_z), address(rows), o.data_ptr(), N, H, HV, K, V, scale, eps,
     )  # fmt: skip
     return o

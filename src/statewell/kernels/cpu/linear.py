@@ -22,6 +22,7 @@ from statewell.kernels.cpu.binding import (
     threads,
 )
 from statewell.kernels.cpu.delta import ADDITIVE
+from statewell.kernels.reference.in_place import continued
 from statewell.kernels.reference.recurrent import NORMALISER_EPS
 
 
@@ -53,13 +54,36 @@ def linear_step(
     if isinstance(state, Tensor):
         return delta.step(ADDITIVE, (q, k, v, None, None), scale, state)
     matrix, z = state
-    bounds = torch.arange(len(q) + 1)
     if needs_operator(q, k, v, matrix, z):
+        bounds = torch.arange(len(q) + 1)
         o, new, z, _, _ = linear_rule(q[None], k[None], v[None], matrix, z, bounds, scale)
         return o[0], (new, z)
-    o, new = delta.step(ADDITIVE, (q, k, v, None, None), scale, matrix)
-    _, z = _normalise(o, q[None], k[None], z, bounds, scale)
-    return o, (new, z)
+    new, new_z = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in state)
+    o = _step_into((q, k, v), scale, (matrix.contiguous(), z.contiguous()), (new, new_z), None)
+    return o, (new, new_z)
+
+
+def linear_step_(
+    q: Tensor, k: Tensor, v: Tensor, state: LinearState, rows: Tensor | None, scale: float, normalize: bool
+) -> Tensor:
+    """`linear_step` for one token of each of the rows, in place."""
+    if isinstance(state, Tensor):
+        return delta.step_in_place(ADDITIVE, (q, k, v, None, None), state, rows, scale)
+    if needs_operator(q, k, v):
+        return continued(lambda held: linear_step(q, k, v, scale, held, normalize), state, rows)
+    return _step_into((q, k, v), scale, state, state, rows)
+
+
+def _step_into(
+    inputs: tuple[Tensor, Tensor, Tensor],
+    scale: float,
+    state: tuple[Tensor, Tensor],
+    new: tuple[Tensor, Tensor],
+    rows: Tensor | None,
+) -> Tensor:
+    """o [N, HV, V]; the new S and z of `rows` go to `new`, which may be `state`."""
+    (S, z), (new_S, new_z) = state, new
+    return delta.step_into(ADDITIVE, (*inputs, None, None), scale, S, new_S, rows, z, new_z, NORMALISER_EPS)
 
 
 def _forward(
