@@ -68,6 +68,8 @@ def segments(op: str, first: Tensor, cu_seqlens: Tensor | None, name: str = "cu_
             f"{op}: {name} is {cu_seqlens.dtype} of shape {tuple(cu_seqlens.shape)}, whole numbers [N+1] are "
             f"needed, N >= 1; give the start of every segment and the end of the last."
         )
+    if torch.compiler.is_compiling():
+        return cu_seqlens.numel() - 1  # a traced tensor has no values to look at
     bounds = cu_seqlens.tolist()
     if bounds[0] != 0 or bounds[-1] != T or any(b < a for a, b in itertools.pairwise(bounds)):
         raise ShapeError(
