@@ -54,6 +54,14 @@ def _over_rows(segments: Segments, q: Tensor, attend: Callable[[int, Tensor], Te
     return torch.cat([attend(row, part) for row, part in zip(rows, parts, strict=True)], dim=1)
 
 
+def _within(segments: Segments, attend: Callable[..., Tensor], streams: tuple[Tensor, ...]) -> Tensor:
+    """`attend` over segments [1, T, ...] that start empty; those of one length side by side, as rows of a batch."""
+    if len(set(segments.lengths)) > 1:
+        return attend(*streams, cu_seqlens=segments.cu_seqlens)
+    rows = (x.reshape(segments.count, segments.lengths[0], *x.shape[2:]) for x in streams)
+    return attend(*rows).flatten(0, 1)[None]
+
+
 class KVMemory(Memory[KVInputs]):
     """GPT-2's cache: every key and value so far, 2 x H x K values per token."""
 
@@ -76,7 +84,7 @@ class KVMemory(Memory[KVInputs]):
         self.store.append("v", segments, x.v[0])
         self.store.advance(segments)
         if segments.fresh:
-            return ops.attention(x.q, x.k, x.v, cu_seqlens=segments.cu_seqlens)
+            return _within(segments, ops.attention, (x.q, x.k, x.v))
         return _over_rows(segments, x.q, self._attend)
 
     def _attend(self, row: int, q: Tensor) -> Tensor:
@@ -114,7 +122,11 @@ class LatentMemory(Memory[LatentInputs]):
         self.store.append("rope", segments, x.rope[0])
         self.store.advance(segments)
         if segments.fresh:
-            return ops.mla(x.q, x.latent, x.rope, x.up, cu_seqlens=segments.cu_seqlens)
+
+            def expanded(q: Tensor, latent: Tensor, rope: Tensor, cu_seqlens: Tensor | None = None) -> Tensor:
+                return ops.mla(q, latent, rope, x.up, cu_seqlens=cu_seqlens)
+
+            return _within(segments, expanded, (x.q, x.latent, x.rope))
 
         def attend(row: int, q: Tensor) -> Tensor:
             latent, rope = self.kept.held("latent", row), self.kept.held("rope", row)
