@@ -160,6 +160,11 @@ def use_instruction_set(name: str) -> AbstractContextManager[None]:
     return cpu.use_instruction_set(name)
 
 
+def handed_on() -> dict[str, str]:
+    """By operation, which of its forms the compiled kernels leave to the reference; empty without them."""
+    return dict(cpu.HANDED_ON) if cpu.instruction_sets() else {}
+
+
 def explain(device: str = "cpu", dtype: torch.dtype = torch.float32, grad: bool = False) -> tuple[Choice, ...]:
     """For every operation the backend that would run it on this device and dtype, and every refusal before.
 
