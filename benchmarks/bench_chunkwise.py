@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -30,7 +31,11 @@ from statewell.kernels import ops, registry
 
 KEPT_BYTES = 31 * 2**20  # the C library keeps what it frees once a block of up to 32 MiB has been freed
 CHUNK_PEERS = {"kda": chunk_kimi_delta_attention, "gated_delta": torch_chunk_gated_delta_rule}
-STEP_PEERS = {"kda": recurrent_kimi_delta_attention, "gated_delta": torch_recurrent_gated_delta_rule}
+STEP_PEERS = {
+    "kda": recurrent_kimi_delta_attention,
+    "gated_delta": torch_recurrent_gated_delta_rule,
+    "delta": torch_recurrent_gated_delta_rule,
+}
 
 Runs = dict[str, Callable[[], object]]
 
@@ -96,13 +101,21 @@ def training(name: str, T: int, H: int, K: int, rounds: int) -> list[dict]:
 
 
 def decode(name: str, H: int, K: int, rounds: int) -> list[dict]:
-    """One token of one row, 50 times in a run: a call is too short to time by itself."""
+    """One token of one row on a state in place, 50 times in a run: a call is too short to time by itself.
+
+    The peer has no delta rule without a gate; its gated one does the same work with a gate of 0.
+    """
     x, peer = inputs(1, H, K, channels=name == "kda"), STEP_PEERS[name]
+    if name == "delta":
+        x[3].zero_()
     state = torch.randn(1, H, K, K, generator=torch.Generator().manual_seed(1))
-    single = [part[:, 0] for part in x]
-    step = getattr(ops, f"{name}_step")
-    calls: Runs = {backend: on(backend, lambda: step(*single, state=state)) for backend in backend_names()}
+    single = [part[:, 0] for i, part in enumerate(x) if name != "delta" or i != 3]
+    step = getattr(ops, f"{name}_step_")
     theirs = f"transformers {peer.__name__}"
+    expected = peer(*x, initial_state=state, output_final_state=True)[0][:, 0]
+    torch.testing.assert_close(step(*single, state.clone()), expected, rtol=1e-3, atol=1e-4)
+    held = {backend: state.clone() for backend in backend_names()}
+    calls: Runs = {backend: on(backend, partial(step, *single, held[backend])) for backend in held}
     calls[theirs] = lambda: peer(*x, initial_state=state, output_final_state=True)
     runs: Runs = {label: repeated(call, 50) for label, call in calls.items()}
     with torch.no_grad():
@@ -157,6 +170,7 @@ def measure(rounds: int) -> list[dict]:
     for name in ("kda", "gated_delta"):
         rows += forward(name, 2048, 8, 128, rounds)
         rows += training(name, 512, 8, 128, rounds)
+    for name in ("kda", "gated_delta", "delta"):
         rows += decode(name, 32, 128, rounds)
     rows += training("gated_delta", 2048, 8, 128, rounds)
     for K in (16, 32):

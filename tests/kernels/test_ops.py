@@ -102,6 +102,16 @@ REFUSALS = [
     ("kda", replaced(delta_inputs(B=1), cu_seqlens=torch.tensor([0])), "N >= 1"),
     (
         "kda",
+        replaced(delta_inputs(B=1), cu_seqlens=torch.tensor([False, True])),
+        "whole numbers [N+1] are needed",
+    ),
+    (
+        "kda",
+        replaced(delta_inputs(B=1), cu_seqlens=torch.tensor([0, 5], device="meta")),
+        "cu_seqlens is on meta, the tensors on cpu",
+    ),
+    (
+        "kda",
         replaced(delta_inputs(B=1), cu_seqlens=torch.tensor([1, 5])),
         "goes from 1 to 5, it must rise from 0 to the 5",
     ),
@@ -181,6 +191,12 @@ REFUSALS = [
     ("experts", replaced(EXPERTS, w2=rows(3, 7, 5)), "need [E, Dout, I] = (3, 7, 6)"),
     ("experts", replaced(EXPERTS, index=rows(5, 2).int()), "index is torch.int32, torch.int64 is needed"),
     ("experts", replaced(EXPERTS, weight=rows(5, 3)), "need [M, k] = (5, 2)"),
+    (
+        "experts",
+        replaced(EXPERTS, index=torch.full((5, 2), 3)),
+        "index goes from 3 to 3, 3 experts allow 0 to 2",
+    ),
+    ("experts", replaced(EXPERTS, index=torch.full((5, 2), -1)), "index goes from -1 to -1"),
     ("l2norm", {"x": rows(4).long()}, "x is torch.int64"),
     ("rms_norm", {"x": rows(3, 4), "weight": rows(3), "eps": 1e-5}, "need [D] = (4,)"),
     (

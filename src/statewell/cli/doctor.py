@@ -26,7 +26,7 @@ def doctor(json: JsonFlag = False) -> None:
     import torch
 
     from statewell.bench.machine import look
-    from statewell.kernels.registry import explain, instruction_sets
+    from statewell.kernels.registry import explain, handed_on, instruction_sets
 
     machine, choices, compiled = look(), explain(), instruction_sets()
     threads = torch.get_num_threads()
@@ -35,6 +35,7 @@ def doctor(json: JsonFlag = False) -> None:
             f"Python {platform.python_version()}, torch {torch.__version__}",
             *describe(machine, threads),
             *kernel_lines(choices),
+            *(f"kernels: cpu leaves {forms} of {op} to reference" for op, forms in handed_on().items()),
             *compiled_lines(compiled),
         ]
         typer.echo("\n".join(lines))
@@ -47,6 +48,7 @@ def doctor(json: JsonFlag = False) -> None:
                 "torch": torch.__version__,
                 "machine": machine_json(machine, threads),
                 "kernels": [choice_json(choice) for choice in choices],
+                "handed_on": handed_on(),
                 "instruction_sets": list(compiled),
                 "proof": [vars(proof) for proof in proofs],
                 "ok": ok,

@@ -15,6 +15,7 @@ from statewell.errors import ShapeError
 from statewell.kernels.pages import Kept
 
 LinearState = tuple[Tensor, Tensor] | Tensor
+WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def floats(op: str, named: dict[str, Tensor | None]) -> None:
@@ -64,11 +65,15 @@ def segments(op: str, first: Tensor, cu_seqlens: Tensor | None, name: str = "cu_
         return B
     if B != 1:
         raise ShapeError(f"{op}: {B} rows came with {name}, which needs 1; reshape them to [1, B*T, ...].")
-    if cu_seqlens.is_floating_point() or cu_seqlens.dim() != 1 or cu_seqlens.numel() < 2:
+    if cu_seqlens.dtype not in WHOLE or cu_seqlens.dim() != 1 or cu_seqlens.numel() < 2:
         raise ShapeError(
             f"{op}: {name} is {cu_seqlens.dtype} of shape {tuple(cu_seqlens.shape)}, whole numbers [N+1] are "
             f"needed, N >= 1; give the start of every segment and the end of the last."
         )
+    if cu_seqlens.device.type not in ("cpu", first.device.type):
+        raise ShapeError(f"{op}: {name} is on {cu_seqlens.device}, the tensors on {first.device}; move it there.")
+    if torch.compiler.is_compiling():
+        return cu_seqlens.numel() - 1  # a traced tensor has no values to look at
     bounds = cu_seqlens.tolist()
     if bounds[0] != 0 or bounds[-1] != T or any(b < a for a, b in itertools.pairwise(bounds)):
         raise ShapeError(
@@ -196,10 +201,29 @@ def kept(op: str, name: str, state: Tensor, wanted: tuple[int, ...], letters: st
         )
     if state.requires_grad:
         raise ShapeError(f"{op}: {name} asks for a gradient, a state changed in place has none; detach it.")
-    begin = state.data_ptr()
+    begin, end = _extent(state)
     for other, tensor in inputs.items():
-        if begin <= tensor.data_ptr() < begin + state.nbytes:
+        first, last = _extent(tensor)
+        if first < end and begin < last:
             raise ShapeError(f"{op}: {other} lies in {name}, which is changed in place; pass a copy of {other}.")
+
+
+def _extent(tensor: Tensor) -> tuple[int, int]:
+    """The addresses of the tensor's first number and past its last."""
+    begin = tensor.data_ptr()
+    if tensor.is_contiguous():
+        return begin, begin + tensor.nbytes
+    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return begin, begin + (last + 1) * tensor.element_size() if tensor.numel() else begin
+
+
+def choices(op: str, index: Tensor, E: int) -> None:
+    """Every expert named exists. A traced index has no values to look at."""
+    if torch.compiler.is_compiling() or index.numel() == 0 or index.is_meta:
+        return
+    least, most = (int(bound) for bound in index.aminmax())
+    if least < 0 or most >= E:
+        raise ShapeError(f"{op}: index goes from {least} to {most}, {E} experts allow 0 to {E - 1}; route to those.")
 
 
 def named_once(op: str, rows: Tensor | None, N: int, state: Tensor) -> None:

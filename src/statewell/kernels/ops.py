@@ -472,6 +472,7 @@ def experts(
     checks.shape("experts", "w1", w1, (E, I, Din), "E, I, Din")
     checks.shape("experts", "w3", w3, (E, I, Din), "E, I, Din")
     checks.shape("experts", "w2", w2, (E, Dout, I), "E, Dout, I")
+    checks.choices("experts", index, E)
     run = _pick("experts", (E, Din, I, Dout), x, weight, w1, w3, w2)
     return run(x, index, weight, w1, w3, w2, activation)
 

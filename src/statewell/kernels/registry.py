@@ -70,14 +70,16 @@ class Choice(NamedTuple):
     refusals: tuple[Refusal, ...]
 
 
-@functools.cache
+# Every backend of this installation, by name. A new one is added here and nowhere else.
+KNOWN = {
+    "cpu": Backend(name="cpu", ops=cpu.OPS, supports=cpu.supports),
+    "reference": Backend(name="reference", ops=reference.OPS, supports=reference.supports),
+}
+
+
 def backends() -> tuple[Backend, ...]:
-    """Every backend of this installation, in ORDER. A new one is added here and nowhere else."""
-    known = [
-        Backend(name="cpu", ops=cpu.OPS, supports=cpu.supports),
-        Backend(name="reference", ops=reference.OPS, supports=reference.supports),
-    ]
-    return tuple(sorted(known, key=lambda backend: ORDER.index(backend.name)))
+    """Every backend of this installation, in ORDER."""
+    return tuple(KNOWN[name] for name in ORDER if name in KNOWN)
 
 
 def choose(known: Sequence[Backend], op: str, call: Call) -> Choice:
@@ -112,13 +114,30 @@ def use(name: str) -> Iterator[None]:
 
 
 def resolve(op: str, call: Call) -> Callable:
-    """The function that runs `op` for this kind of call; pure, cached, each refusal logged once."""
+    """The function that runs `op` for this kind of call; pure, cached, each refusal logged once.
+
+    torch.compile asks once, when it traces: what it compiled stays on the backend of that moment.
+    """
+    if torch.compiler.is_compiling():
+        return KNOWN[_name_while_tracing(op, *call)].ops[op]
     return _resolve(op, call, _forced.get())
+
+
+@torch.compiler.assume_constant_result
+def _name_while_tracing(
+    op: str, device: str, dtype: torch.dtype, dims: tuple[int, ...], grad: bool, mixed: bool
+) -> str:
+    # a tracer cannot look into the context variable, and may take a name for a constant, not a function
+    return choose(_allowed(_forced.get()), op, Call(device, dtype, dims, grad, mixed)).backend
+
+
+def _allowed(forced: str | None) -> list[Backend]:
+    return [backend for backend in backends() if forced in (None, backend.name)]
 
 
 @functools.lru_cache(maxsize=4096)
 def _resolve(op: str, call: Call, forced: str | None) -> Callable:
-    known = [backend for backend in backends() if forced in (None, backend.name)]
+    known = _allowed(forced)
     choice = choose(known, op, call)
     for refusal in choice.refusals:
         _log_refusal(op, choice.backend, refusal)
@@ -141,12 +160,16 @@ def use_instruction_set(name: str) -> AbstractContextManager[None]:
     return cpu.use_instruction_set(name)
 
 
+def handed_on() -> dict[str, str]:
+    """By operation, which of its forms the compiled kernels leave to the reference; empty without them."""
+    return dict(cpu.HANDED_ON) if cpu.instruction_sets() else {}
+
+
 def explain(device: str = "cpu", dtype: torch.dtype = torch.float32, grad: bool = False) -> tuple[Choice, ...]:
     """For every operation the backend that would run it on this device and dtype, and every refusal before.
 
     Widths are not part of the question (`dims` is empty): a backend answers for the widths it likes best.
     """
     call = Call(device, dtype, (), grad)
-    forced = _forced.get()
-    known = [backend for backend in backends() if forced in (None, backend.name)]
+    known = _allowed(_forced.get())
     return tuple(choose(known, op, call) for op in reference.OPS)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -25,6 +24,7 @@ class Segments:
     bounds: tuple[int, ...]
     rows: tuple[int, ...] | None
     start: tuple[int, ...]
+    cu_seqlens: Tensor = field(init=False, repr=False, compare=False)  # bounds as the operations take them, int64
 
     def __post_init__(self) -> None:
         if len(self.bounds) < 2 or self.bounds[0] != 0:
@@ -35,6 +35,7 @@ class Segments:
             raise ShapeError(f"{self.count} segments need as many starts and rows; give one of each per segment.")
         if self.rows is not None and len(set(self.rows)) != self.count:
             raise ShapeError(f"rows {self.rows} name one twice; a row can take in one segment at a time.")
+        object.__setattr__(self, "cu_seqlens", torch.tensor(self.bounds))
 
     @classmethod
     def equal(
@@ -52,26 +53,21 @@ class Segments:
     def count(self) -> int:
         return len(self.bounds) - 1
 
-    @cached_property
+    @property
     def lengths(self) -> tuple[int, ...]:
         return tuple(end - begin for begin, end in zip(self.bounds, self.bounds[1:], strict=False))
 
-    @cached_property
+    @property
     def single(self) -> bool:
         """Whether every segment is one token: a decode step."""
         return self.bounds[-1] == self.count
 
-    @cached_property
+    @property
     def fresh(self) -> bool:
         """Whether every segment starts from an empty memory."""
         return not any(self.start)
 
-    @cached_property
-    def cu_seqlens(self) -> Tensor:
-        """[N+1] int32, as the operations take it."""
-        return torch.tensor(self.bounds, dtype=torch.int32)
-
-    @cached_property
+    @property
     def row_index(self) -> Tensor:
         """[N] int64, the row of each segment; counted from 0 where none is named."""
         return torch.tensor(range(self.count) if self.rows is None else self.rows, dtype=torch.int64)

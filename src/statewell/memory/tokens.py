@@ -6,6 +6,7 @@ within the stream where every segment starts empty, and otherwise over each row'
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -46,6 +47,14 @@ def _append_one(store: RowStore, named: dict[str, Tensor]) -> None:
     store.advance(segments)
 
 
+def _within(segments: Segments, attend: Callable[..., Tensor], streams: tuple[Tensor, ...]) -> Tensor:
+    """`attend` over segments [1, T, ...] that start empty; those of one length side by side, as rows of a batch."""
+    if len(set(segments.lengths)) > 1:
+        return attend(*streams, cu_seqlens=segments.cu_seqlens)
+    rows = (x.reshape(segments.count, segments.lengths[0], *x.shape[2:]) for x in streams)
+    return attend(*rows).flatten(0, 1)[None]
+
+
 class KVMemory(Memory[KVInputs]):
     """GPT-2's cache: every key and value so far, 2 x H x K values per token."""
 
@@ -68,7 +77,7 @@ class KVMemory(Memory[KVInputs]):
         self.store.append("v", segments, x.v[0])
         self.store.advance(segments)
         if segments.fresh:
-            return ops.attention(x.q, x.k, x.v, cu_seqlens=segments.cu_seqlens)
+            return _within(segments, ops.attention, (x.q, x.k, x.v))
         k, v = self.store.kept("k", segments), self.store.kept("v", segments)
         return ops.attention_kept(x.q, k, v, segments.lengths)
 
@@ -103,6 +112,11 @@ class LatentMemory(Memory[LatentInputs]):
         self.store.append("rope", segments, x.rope[0])
         self.store.advance(segments)
         if segments.fresh:
-            return ops.mla(x.q, x.latent, x.rope, x.up, cu_seqlens=segments.cu_seqlens)
+
+            def expanded(q: Tensor, latent: Tensor, rope: Tensor, cu_seqlens: Tensor | None = None) -> Tensor:
+                return ops.mla(q, latent, rope, x.up, cu_seqlens=cu_seqlens)
+
+            return _within(segments, expanded, (x.q, x.latent, x.rope))
+
         latent, rope = self.store.kept("latent", segments), self.store.kept("rope", segments)
         return ops.mla_kept(x.q, latent, rope, x.up, segments.lengths)

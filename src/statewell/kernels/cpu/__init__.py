@@ -17,7 +17,7 @@ from statewell.kernels.cpu.binding import instruction_sets, use_instruction_set
 if TYPE_CHECKING:
     from statewell.kernels.registry import Call
 
-__all__ = ["OPS", "instruction_sets", "supports", "use_instruction_set"]
+__all__ = ["HANDED_ON", "OPS", "instruction_sets", "supports", "use_instruction_set"]
 
 OPS: Mapping[str, Callable] = {
     "linear": linear.linear,
@@ -48,6 +48,14 @@ OPS: Mapping[str, Callable] = {
     "gated_rms_norm": norm.gated_rms_norm,
     "decay_gate": parts.decay_gate,
     "bounded_gate": parts.bounded_gate,
+}
+
+# Forms of an operation that run as the reference does, though the operation is listed here.
+HANDED_ON: Mapping[str, str] = {
+    "attention": "several queries, packed ones and gradients",
+    "mla_absorbed": "several queries, packed ones and gradients",
+    "attention_kept": "rows with several queries, and gradients",
+    "mla_kept": "rows with several queries, and gradients",
 }
 
 

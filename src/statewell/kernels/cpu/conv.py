@@ -37,7 +37,7 @@ def short_conv(x: Tensor, weight: Tensor, state: Tensor | None, cu_seqlens: Tens
     if state is None:
         state = x.new_zeros(len(bounds) - 1, weight.shape[1] - 1, x.shape[2])
     run = _Conv.apply if needs_operator(x, weight, state) else _run_forward
-    return run(x, weight, state, bounds), _newest(x, state, cu_seqlens)
+    return run(x, weight, state, bounds), _newest(x, state, bounds, cu_seqlens)
 
 
 def short_conv_step_(x: Tensor, weight: Tensor, state: Tensor, rows: Tensor | None) -> Tensor:
@@ -56,16 +56,19 @@ def short_conv_step_(x: Tensor, weight: Tensor, state: Tensor, rows: Tensor | No
     return y
 
 
-def _newest(x: Tensor, state: Tensor, cu_seqlens: Tensor | None) -> Tensor:
+def _newest(x: Tensor, state: Tensor, bounds: Tensor, cu_seqlens: Tensor | None) -> Tensor:
     """The newest W-1 of (state, then x) of every row or segment, as a tensor of its own."""
     if cu_seqlens is None:
         return last_inputs(x, state)
-    kept, lengths = state.shape[1], cu_seqlens.diff().tolist()
-    if min(lengths, default=kept) >= kept:
-        newest = cu_seqlens[1:, None].long() + torch.arange(-kept, 0)
-        return x[0].index_select(0, newest.flatten()).view(state.shape)
-    segments = zip(x[0].split(lengths), state.unbind(0), strict=True)
-    return torch.cat([last_inputs(segment[None], history[None]) for segment, history in segments])
+    if x.shape[1] == 0:
+        return state.clone()
+    kept = state.shape[1]
+    starts, ends = bounds[:-1, None], bounds[1:, None]
+    places = ends + torch.arange(-kept, 0)  # [N, W-1], of the tokens in x
+    newest = x[0].index_select(0, places.clamp_min(0).flatten()).view(state.shape)
+    # a segment shorter than W-1 still holds the end of its history; taken without a look at the lengths
+    older = (places - starts + kept).clamp(0, kept - 1)[..., None].expand(state.shape)
+    return torch.where((places >= starts)[..., None], newest, state.gather(1, older))
 
 
 def _run_forward(x: Tensor, weight: Tensor, history: Tensor, bounds: Tensor) -> Tensor:

@@ -77,8 +77,9 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     if K != V:
         # the fused kernel wants one width, else torch holds all [T, S] scores; zero columns change nothing
         q, k, v = (F.pad(x, (0, max(K, V) - x.shape[-1])) for x in (q, k, v))
+    spoiled = _not_a_number(q, k[:, S - T :])
     if T == S:
-        return _fused(q, k, v, scale, causal=True)[..., :V]
+        return _fused(q, k, v, scale, causal=True)[..., :V] + spoiled
     step = max(16, BLOCK_SCORES // S)
     rows = []
     for start in range(0, T, step):
@@ -86,7 +87,17 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         seen = S - T + start + block.shape[1]
         mask = torch.ones(block.shape[1], seen, dtype=torch.bool, device=q.device).tril(seen - block.shape[1])
         rows.append(_fused(block, k[:, :seen], v[:, :seen], scale, mask=mask))
-    return torch.cat(rows, dim=1)[..., :V]
+    return torch.cat(rows, dim=1)[..., :V] + spoiled
+
+
+@torch.no_grad()
+def _not_a_number(q: Tensor, own: Tensor) -> Tensor:
+    """NaN for a query whose score with its own key is not finite, else 0: [B, T, H, 1].
+
+    torch's kernel takes a row of scores that are all NaN for one that may see nothing, and answers 0.
+    """
+    score = torch.einsum("bthgk,bthk->bthg", q.unflatten(2, (own.shape[2], -1)), own)
+    return (0.0 * score).flatten(2)[..., None]
 
 
 def _attend_one(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
@@ -185,6 +196,8 @@ def _attend_latent(q: Tensor, latent: Tensor, rope: Tensor, scale: float) -> Ten
     """
     B, T, H, _ = q.shape
     S, R = latent.shape[1], latent.shape[2]
+    if q.numel() == 0:
+        return q[..., :R]
     step = max(1, BLOCK_SCORES // (S * H))
     rows = []
     for start in range(0, T, step):

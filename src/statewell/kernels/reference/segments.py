@@ -150,7 +150,7 @@ def lay_out(B: int, T: int, HV: int, cu_seqlens: Tensor | None, device: torch.de
     order = torch.argsort(ends - starts, descending=True, stable=True)
     starts, ends = starts[order], ends[order]
     counts = (ends - starts + (C - 1)) // C  # [N] chunks of each rank
-    positions = torch.arange(int(counts.max()), device=device)
+    positions = torch.arange(int(counts.max()) if len(counts) else 0, device=device)
     # nonzero lists by position first, then by rank
     position, rank = (counts > positions[:, None]).nonzero(as_tuple=True)
     tokens = (starts[rank] + position * C)[:, None] + torch.arange(C, device=device)
