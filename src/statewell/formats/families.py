@@ -31,7 +31,7 @@ class Description:
     unread: tuple[str, ...]
 
 
-def read_json(path: Path) -> dict[str, Json]:
+def read_object(path: Path) -> dict[str, Json]:
     """A JSON object from a file. Raises CheckpointError where it is absent, no JSON, no object, or past 16 MiB."""
     try:
         size = path.stat().st_size

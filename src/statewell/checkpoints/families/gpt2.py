@@ -1,6 +1,7 @@
 """GPT-2's tensors. Every matrix but the two tables is stored [in, out] and used as a transposed view.
 
-The released file has no prefix; newer saves put `transformer.` before all but the head. Source: `openai-community/gpt2`.
+The released file has no prefix; newer saves put `transformer.` before all but the head.
+Source: `openai-community/gpt2`.
 """
 
 from __future__ import annotations
