@@ -15,12 +15,12 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from statewell.checkpoints.files import write_atomically
 from statewell.config.layers import ModelConfig
 from statewell.config.load import model_from_json, model_to_json
 from statewell.config.load_run import train_config_from_json
 from statewell.config.run import TrainConfig, changed_fields
 from statewell.errors import CheckpointError, ConfigError, RequestError
+from statewell.formats.files import write_atomically
 
 _FORMAT = "statewell-run"
 _FILE = "train.json"
