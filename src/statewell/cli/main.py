@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from statewell import __version__
-from statewell.cli import compare, doctor, generate, inspect, plan, train
+from statewell.cli import compare, doctor, fetch, generate, inspect, plan, train
 from statewell.cli.terminal import say
 from statewell.errors import StatewellError
 
@@ -19,6 +19,7 @@ VERBS = {
     "compare": (compare.compare, compare.EXAMPLE),
     "generate": (generate.generate, generate.EXAMPLE),
     "inspect": (inspect.inspect, inspect.EXAMPLE),
+    "fetch": (fetch.fetch, fetch.EXAMPLE),
     "doctor": (doctor.doctor, doctor.EXAMPLE),
 }
 
