@@ -34,6 +34,14 @@ def test_the_text_names_problems_without_failing(tmp_path):
     assert "3 B" in CliRunner().invoke(app, ["inspect", str(path)]).stdout
 
 
+def test_a_hostile_files_names_do_not_steer_the_terminal(tmp_path):
+    write_file(tmp_path / "model.safetensors", {"\x1b[2J": described("U8", [1], 0, 1)}, 0)
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2", "\\u001b[2J": 1}')
+    done = CliRunner().invoke(app, ["inspect", str(tmp_path)])
+    assert "\x1b" not in done.stdout
+    assert "\\x1b" in done.stdout
+
+
 def test_inspect_imports_neither_torch_nor_numpy():
     program = (
         "import sys\nfrom statewell.cli.main import run\n"

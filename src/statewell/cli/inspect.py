@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from statewell.cli.terminal import JsonFlag, print_json
+from statewell.cli.terminal import JsonFlag, print_json, printable
 from statewell.config.numbers import format_bytes, format_count
 from statewell.formats.inspection import Inspection
 from statewell.formats.inspection import inspect as inspect_path
@@ -25,7 +25,7 @@ def inspect(
     if json:
         print_json(to_json(found))
     else:
-        typer.echo("\n".join(describe(found)))
+        typer.echo(printable("\n".join(describe(found))))
 
 
 def to_json(found: Inspection) -> dict[str, object]:
