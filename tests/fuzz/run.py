@@ -42,9 +42,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=60)
     asked = parser.parse_args()
     if importlib.util.find_spec("atheris") is None:
-        print(
-            "no fuzzing: atheris is not installed, which not every Python has a build of; the suite mutates all the same"
-        )
+        print("no fuzzing: atheris is not installed, which not every Python has; the suite mutates all the same")
         return
     if len(asked.targets) == 1:
         fuzz(asked.targets[0], asked.runs, asked.seconds)
