@@ -54,7 +54,7 @@ def fill(model: LanguageModel, source: Source, dtype: torch.dtype | None, place:
         coverage = resolve(source.entries, source.names, wanted, place.elsewhere)
     except CheckpointError as error:
         problem = f" ({source.listing.problems[0]})" if source.listing.problems else ""
-        raise CheckpointError(f"{source.listing.files[0].parent}: {error}{problem}") from None
+        raise CheckpointError(f"{source.listing.path}: {error}{problem}") from None
     files = MappedFiles(source.listing)
     for rule in coverage.rules:
         _check(rule, [tuple(wanted[target][1].shape) for target in rule.targets], source)
@@ -77,10 +77,12 @@ def fill(model: LanguageModel, source: Source, dtype: torch.dtype | None, place:
 
 def require_plausible(config: ModelConfig, listing: Listing) -> None:
     """Raise CheckpointError where the files hold fewer numbers than the model has: told before anything is built."""
-    stored = sum(math.prod(one.entry.shape) * (2 if one.entry.dtype in BYTES else 1) for one in listing.tensors.values())
+    stored = sum(
+        math.prod(one.entry.shape) * (2 if one.entry.dtype in BYTES else 1) for one in listing.tensors.values()
+    )
     if (needed := total(config)) > stored:
         raise CheckpointError(
-            f"{listing.files[0].parent}: config.json describes {needed:,} parameters, the files hold {stored:,}; "
+            f"{listing.path}: config.json describes {needed:,} parameters, the files hold {stored:,}; "
             "they are not of one model, or a shard is missing."
         )
 
