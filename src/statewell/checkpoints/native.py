@@ -4,15 +4,21 @@ weights)."""
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
-from statewell.checkpoints.files import read_tensors, save_tensors, write_atomically
+from statewell.checkpoints.assemble import Source, fill, require_plausible
+from statewell.checkpoints.files import save_tensors, write_atomically
+from statewell.checkpoints.rules import Rename
 from statewell.config.layers import ModelConfig
-from statewell.config.load import model_from_json, model_to_json
-from statewell.errors import CheckpointError
+from statewell.config.load import Json, model_from_json, model_to_json
+from statewell.errors import CheckpointError, ConfigError
+from statewell.formats.families import read_object
+from statewell.formats.listing import open_listing
 from statewell.models.backbone import LanguageModel
+from statewell.plan.weights import weights
 from statewell.text.tokenizer import tokenizer_from_json
 
 FORMAT, VERSION = "statewell", 1
@@ -32,17 +38,19 @@ def save_model(folder: Path, model: LanguageModel) -> None:
     save_tensors(folder / WEIGHTS, dict(model.state_dict()))
 
 
-def read_config(folder: Path) -> dict[str, object]:
+def is_ours(document: Mapping[str, object]) -> bool:
+    """Whether a config.json was written by `save_model`, of whatever version."""
+    return document.get("format") == FORMAT
+
+
+def read_config(folder: Path) -> dict[str, Json]:
     """The document of `config.json`. Raises CheckpointError when it is not ours, or of a later version."""
     path = folder / CONFIG
     if not path.is_file():
         raise CheckpointError(f"{folder} holds no {CONFIG}; give the folder of a saved model or run.")
-    try:
-        document = json.loads(path.read_text())
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not JSON ({error}); use another copy of this model.") from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise CheckpointError(f"{path} was not written by statewell; only its own folders load so far.")
+    document = read_object(path)
+    if not is_ours(document):
+        raise CheckpointError(f"{path} was not written by statewell; open it with statewell.load.")
     if document.get("version") != VERSION:
         raise CheckpointError(
             f"{path} has version {document.get('version')}, this statewell reads {VERSION}; upgrade statewell."
@@ -52,33 +60,38 @@ def read_config(folder: Path) -> dict[str, object]:
 
 def saved_config(folder: Path) -> ModelConfig:
     """What the model saved in `folder` is, without reading a weight."""
-    return model_from_json(read_config(folder)["model"])  # type: ignore[arg-type]
+    document = read_config(folder)
+    try:
+        return model_from_json(document.get("model"))
+    except ConfigError as error:
+        raise CheckpointError(f"{folder / CONFIG} describes no model of this version: {error}") from error
+
+
+def open_source(folder: Path) -> Source:
+    """The model saved in `folder`, its weights unread. Raises CheckpointError for a foreign or damaged folder."""
+    config = saved_config(folder)
+    tokenizer = read_config(folder).get("tokenizer")
+    listing = open_listing(folder / WEIGHTS)
+    listing.require_whole()
+    return Source(
+        config=config,
+        tokenizer=tokenizer_from_json(tokenizer) if isinstance(tokenizer, dict) else None,
+        listing=listing,
+        names={name: name for name in listing.tensors},
+        entries=tuple(Rename(weight.name, weight.name) for weight in weights(config)),
+    )
 
 
 def load_model(folder: Path, recompute: bool = False) -> LanguageModel:
-    """The model saved in `folder`, its weights in their stored dtypes.
+    """The model saved in `folder`, its weights in their stored dtypes, mapped.
 
     Raises CheckpointError for a foreign, truncated or ill-fitting file, naming the first tensor that is missing or
     unused.
     """
-    document = read_config(folder)
-    config = model_from_json(document["model"])  # type: ignore[arg-type]
-    tensors, _ = read_tensors(folder / WEIGHTS)
+    source = open_source(folder)
+    require_plausible(source.config, source.listing)
     with torch.device("meta"):
-        model = LanguageModel(config, recompute)
-    expected = {name: tensor.shape for name, tensor in model.state_dict().items()}
-    found = {name: tensor.shape for name, tensor in tensors.items()}
-    if expected != found:
-        odd = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
-        raise CheckpointError(
-            f"{len(odd)} tensors of {folder / WEIGHTS} do not fit {config.name}, first: {odd[0]} "
-            f"(file {_shape(found.get(odd[0]))}, model {_shape(expected.get(odd[0]))}); the config is another's."
-        )
-    model.load_state_dict(tensors, assign=True)
-    tokenizer = document.get("tokenizer")
-    model.tokenizer = tokenizer_from_json(tokenizer) if isinstance(tokenizer, dict) else None
+        model = LanguageModel(source.config, recompute)
+    fill(model, source, None)
+    model.tokenizer = source.tokenizer
     return model
-
-
-def _shape(shape: torch.Size | None) -> str:
-    return "none" if shape is None else str(tuple(shape))
