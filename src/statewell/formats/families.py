@@ -11,12 +11,18 @@ from statewell import architectures
 from statewell.config.layers import ModelConfig, Storage
 from statewell.config.load import Json, model_to_json
 from statewell.errors import CheckpointError, ConfigError, RequestError
-from statewell.formats import gpt2, kimi_k3, kimi_linear
+from statewell.formats import fla, gpt2, kimi_k3, kimi_linear, qwen3_next
 from statewell.formats.family import Family, TokenIds
 from statewell.formats.fields import Fields
 from statewell.formats.strict_json import read_json
 
-FAMILIES: tuple[Family, ...] = (gpt2.FAMILY, kimi_k3.FAMILY, kimi_linear.FAMILY)
+FAMILIES: tuple[Family, ...] = (
+    gpt2.FAMILY,
+    fla.FAMILY,
+    qwen3_next.FAMILY,
+    kimi_k3.FAMILY,
+    kimi_linear.FAMILY,
+)
 CONFIG = "config.json"
 MOST_CONFIG_BYTES = 16 * 2**20
 
