@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from statewell.checkpoints.coverage import Coverage, nowhere_else, resolve
+from statewell.checkpoints.layout import ALWAYS_FP32
 from statewell.checkpoints.reader import BYTES, TORCH_DTYPES, MappedFiles
 from statewell.checkpoints.rules import Entry, Rule, Shape
 from statewell.config.layers import ModelConfig
@@ -18,9 +19,6 @@ from statewell.formats.listing import Listing
 from statewell.models.backbone import LanguageModel
 from statewell.plan.weights import total
 from statewell.text.tokenizer import Tokenizer
-
-# what steers a decay or a choice of experts is never narrowed
-ALWAYS_FP32 = frozenset(("A_log", "dt_bias", "correction_bias"))
 
 
 @dataclass(frozen=True, kw_only=True)

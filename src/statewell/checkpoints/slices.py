@@ -50,7 +50,7 @@ def parse_layers(text: str, config: ModelConfig) -> LayerSlice:
     group = config.stream.sublayers if isinstance(config.stream, AttnResSpec) else 1
     if 2 * first % group:
         raise RequestError(
-            f"layers {text} start inside a group of attention residuals; start at layer {first - first % (group // 2)}, "
-            "where one begins."
+            f"layers {text} start inside a group of attention residuals; start where one begins, at layer "
+            f"{first - first % (group // 2)}."
         )
     return LayerSlice(first, last)
