@@ -1,5 +1,5 @@
-"""Our own format: a folder with `config.json` (what the model is, its tokenizer) and `model.safetensors` (its
-weights)."""
+"""Our own format: a folder with `config.json` (what the model is, its tokenizer), `model.safetensors` (its weights) and
+the tokenizer's own files where it has any."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from statewell.config.layers import ModelConfig
 from statewell.config.load import model_from_json, model_to_json
 from statewell.errors import CheckpointError
 from statewell.models.backbone import LanguageModel
-from statewell.text.tokenizer import tokenizer_from_json
+from statewell.text import Tokenizer, tokenizer_from_json
 
 FORMAT, VERSION = "statewell", 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -22,6 +22,8 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 def save_model(folder: Path, model: LanguageModel) -> None:
     """Save config, tokenizer and weights into `folder`, made if absent; each file is whole or absent."""
     folder.mkdir(parents=True, exist_ok=True)
+    if model.tokenizer is not None:
+        save_tokenizer_files(folder, model.tokenizer)
     document = {
         "format": FORMAT,
         "version": VERSION,
@@ -30,6 +32,14 @@ def save_model(folder: Path, model: LanguageModel) -> None:
     }
     write_atomically(folder / CONFIG, json.dumps(document, indent=1).encode())
     save_tensors(folder / WEIGHTS, dict(model.state_dict()))
+
+
+def save_tokenizer_files(folder: Path, tokenizer: Tokenizer) -> None:
+    """Put the tokenizer's files into `folder`; those that already lie there with the same content are left alone."""
+    for name, content in tokenizer.files.items():
+        path = folder / name
+        if not path.is_file() or path.read_bytes() != content:
+            write_atomically(path, content)
 
 
 def read_config(folder: Path) -> dict[str, object]:
@@ -75,9 +85,26 @@ def load_model(folder: Path, recompute: bool = False) -> LanguageModel:
             f"(file {_shape(found.get(odd[0]))}, model {_shape(expected.get(odd[0]))}); the config is another's."
         )
     model.load_state_dict(tensors, assign=True)
-    tokenizer = document.get("tokenizer")
-    model.tokenizer = tokenizer_from_json(tokenizer) if isinstance(tokenizer, dict) else None
+    model.tokenizer = _tokenizer(document, folder, config)
     return model
+
+
+def saved_tokenizer(folder: Path) -> Tokenizer | None:
+    """The tokenizer of the model saved in `folder`, without reading a weight."""
+    return _tokenizer(read_config(folder), folder, saved_config(folder))
+
+
+def _tokenizer(document: dict[str, object], folder: Path, config: ModelConfig) -> Tokenizer | None:
+    kept = document.get("tokenizer")
+    if not isinstance(kept, dict):
+        return None
+    tokenizer = tokenizer_from_json(kept, folder)
+    if tokenizer.vocab > config.vocab:
+        raise CheckpointError(
+            f"{folder / CONFIG}: its tokenizer has {tokenizer.vocab:,} ids and the model {config.vocab:,}; "
+            "the two are not of one model."
+        )
+    return tokenizer
 
 
 def _shape(shape: torch.Size | None) -> str:
