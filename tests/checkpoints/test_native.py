@@ -11,10 +11,12 @@ import torch
 from statewell.architectures import ARCHITECTURES, preset
 from statewell.checkpoints.files import read_tensors, save_tensors, write_atomically
 from statewell.checkpoints.load import load
-from statewell.checkpoints.native import load_model, save_model, saved_config
+from statewell.checkpoints.native import load_model, save_model, saved_config, saved_tokenizer
 from statewell.checkpoints.search import SHIPPED
 from statewell.errors import CheckpointError, ConfigError, RequestError
 from statewell.models import build
+from statewell.text import load_tokenizer
+from tests.text.vocabularies import FORMATS
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -145,3 +147,23 @@ def test_a_shipped_model_is_small_bf16_and_has_a_card(architecture):
     assert "Recipe" in card
     for name, tensor in load(f"{architecture}:nano").state_dict().items():
         assert tensor.dtype == (torch.bfloat16 if tensor.ndim >= 2 else torch.float32), name
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_saved_model_keeps_its_tokenizers_files(tmp_path, name):
+    tokenizer = load_tokenizer(FORMATS[name](tmp_path / "from"))
+    assert tokenizer is not None
+    model = build(dataclasses.replace(preset("gpt2", "nano"), vocab=tokenizer.vocab))
+    model.tokenizer = tokenizer
+    save_model(tmp_path / "run", model)
+    assert load_model(tmp_path / "run").tokenizer == tokenizer == saved_tokenizer(tmp_path / "run")
+    written = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()}
+    save_model(tmp_path / "run", model)
+    again = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()}
+    assert {file for file in written if written[file] == again[file]} == set(tokenizer.files)
+
+    model = build(preset("gpt2", "nano"))
+    model.tokenizer = tokenizer
+    save_model(tmp_path / "other", model)
+    with pytest.raises(CheckpointError, match="ids and the model 256"):
+        load_model(tmp_path / "other")

@@ -12,6 +12,7 @@ from statewell.config.layers import ModelConfig
 from statewell.config.load import Json
 from statewell.formats.families import CONFIG, Description, describe
 from statewell.formats.listing import open_listing
+from statewell.text import load_tokenizer
 
 
 def open_source(folder: Path, document: Mapping[str, Json], partly: bool = False) -> Source:
@@ -27,7 +28,7 @@ def open_source(folder: Path, document: Mapping[str, Json], partly: bool = False
     layout = LAYOUTS[described.family.name]
     return Source(
         config=_named(described, folder),
-        tokenizer=None,
+        tokenizer=load_tokenizer(folder),
         listing=listing,
         names=layout.plain_names(listing.tensors),
         entries=layout.rules(described.config),
