@@ -16,6 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+from torch import nn
+
 from statewell.checkpoints.files import write_atomically
 from statewell.config.layers import ModelConfig
 from statewell.config.load import model_from_json, model_to_json
@@ -34,7 +37,8 @@ class RunRequest:
     """What a run was asked for. data: the paths given, absolute; empty means the standard library. data_key:
     Corpus.key.
 
-    threads: torch's threads, which decide the last bits of the losses. tokenizer: its `to_json`.
+    threads: torch's threads, which decide the last bits of the losses. tokenizer: its `to_json`. start:
+    `weights_fingerprint` of the weights it began with, None for random ones.
     """
 
     model: ModelConfig
@@ -43,12 +47,24 @@ class RunRequest:
     data_key: str
     threads: int
     tokenizer: Mapping[str, object] = field(default_factory=lambda: ByteTokenizer().to_json())
+    start: str | None = None
 
     @property
     def identity(self) -> str:
         """Hash of what decides the losses; where the text lies is not part of it."""
-        parts = [model_to_json(self.model), dataclasses.asdict(self.train), self.data_key]
+        parts: list[object] = [model_to_json(self.model), dataclasses.asdict(self.train), self.data_key]
+        if self.start is not None:
+            parts.append(self.start)
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def weights_fingerprint(model: nn.Module) -> str:
+    """A hash of every weight of `model`, by name."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def is_run(folder: Path) -> bool:
@@ -74,6 +90,7 @@ def read_request(folder: Path) -> RunRequest:
             data_key=document["data"]["key"],
             threads=document["threads"],
             tokenizer=document.get("tokenizer", ByteTokenizer().to_json()),
+            start=document.get("start"),
         )
     except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
         raise CheckpointError(f"{path} is damaged or from another version: {error}") from error
@@ -89,6 +106,7 @@ def write_request(folder: Path, request: RunRequest) -> None:
         "data": {"key": request.data_key, "paths": [str(path) for path in request.data]},
         "threads": request.threads,
         "tokenizer": request.tokenizer,
+        "start": request.start,
     }
     write_atomically(folder / _FILE, (json.dumps(document, indent=1) + "\n").encode())
 

@@ -25,6 +25,7 @@ from statewell.train.folder import (
     remove_unfinished,
     require_free,
     require_same,
+    weights_fingerprint,
     write_request,
 )
 from statewell.train.interrupt import stop_on_signal
@@ -61,17 +62,21 @@ def train(
     resume: bool = False,
     on_event: OnEvent = ignore,
     tokenizer: Tokenizer | None = None,
+    start: LanguageModel | None = None,
 ) -> TrainResult:
     """Train the model of `config` on `data` (nothing: the standard library's source) in the run folder `out`.
 
     tokenizer: what reads the text and is saved with the run; None is the resumed run's own, or bytes for a new one.
-    resume: go on with the run in `out`, which must have been started with the same request. A finished run is
+    start: a model of `config` whose weights a new run begins with, instead of random ones; they are copied. resume: go
+    on with the run in `out`, which must have been started with the same request. A finished run is
     returned as it stands. SIGINT and SIGTERM end the run after the step at hand, saved, with `finished`
     False. Raises RequestError and its kin for a request that cannot be, BusyError, CheckpointError,
     TrainingError.
     """
+    fingerprint = None
     if resume:
-        tokenizer = tokenizer or tokenizer_from_json(read_request(out).tokenizer, out)
+        stored = read_request(out)
+        tokenizer, fingerprint = tokenizer or tokenizer_from_json(stored.tokenizer, out), stored.start
     else:
         tokenizer = tokenizer or ByteTokenizer()
         require_free(out)
@@ -98,11 +103,12 @@ def train(
             data_key=corpus.key,
             threads=torch.get_num_threads(),
             tokenizer=tokenizer.to_json(),
+            start=fingerprint if start is None else weights_fingerprint(start),
         )
         # the generator's state is part of the run's; the caller's is left as it was
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(train.seed)
-            return _train_locked(request, corpus, tokenizer, out, on_event)
+            return _train_locked(request, corpus, tokenizer, start, out, on_event)
 
 
 def _open_text(
@@ -122,13 +128,20 @@ def _open_text(
 
 
 def _train_locked(
-    request: RunRequest, corpus: Corpus, tokenizer: Tokenizer, out: Path, on_event: OnEvent
+    request: RunRequest,
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    start: LanguageModel | None,
+    out: Path,
+    on_event: OnEvent,
 ) -> TrainResult:
     def notice(message: str) -> None:
         on_event(NoticeEvent(message=message))
 
     model = build(request.model, seed=request.train.seed, recompute=request.train.recompute)
     model.tokenizer = tokenizer
+    if start is not None:
+        model.load_state_dict(start.state_dict())
     optimizer = build_optimizer(model, no_decay(model), request.train)
     resumed = is_run(out)
     if resumed:
