@@ -134,7 +134,7 @@ def test_a_config_with_more_layers_than_the_weights_is_refused(saved):
 
     document["model"] = model_to_json(dataclasses.replace(config, layers=config.layers * 2))
     (saved / "config.json").write_text(json.dumps(document))
-    with pytest.raises(CheckpointError, match="describes 481,920 parameters, the files hold 281,984"):
+    with pytest.raises(CheckpointError, match=r"of the model's tensors not in the file, first: blocks\.4\."):
         load_model(saved)
 
 
