@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from statewell.checkpoints.coverage import Coverage, nowhere_else, resolve
+from statewell.checkpoints.layout import ALWAYS_FP32
 from statewell.checkpoints.reader import BYTES, TORCH_DTYPES, MappedFiles
 from statewell.checkpoints.rules import Entry, Rule, Shape
 from statewell.config.layers import ModelConfig
@@ -18,9 +19,6 @@ from statewell.formats.listing import Listing
 from statewell.models.backbone import LanguageModel
 from statewell.plan.weights import total
 from statewell.text.tokenizer import Tokenizer
-
-# what steers a decay or a choice of experts is never narrowed
-ALWAYS_FP32 = frozenset(("A_log", "dt_bias", "correction_bias"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +52,7 @@ def fill(model: LanguageModel, source: Source, dtype: torch.dtype | None, place:
         coverage = resolve(source.entries, source.names, wanted, place.elsewhere)
     except CheckpointError as error:
         problem = f" ({source.listing.problems[0]})" if source.listing.problems else ""
-        raise CheckpointError(f"{source.listing.files[0].parent}: {error}{problem}") from None
+        raise CheckpointError(f"{source.listing.path}: {error}{problem}") from None
     files = MappedFiles(source.listing)
     for rule in coverage.rules:
         _check(rule, [tuple(wanted[target][1].shape) for target in rule.targets], source)
@@ -76,14 +74,15 @@ def fill(model: LanguageModel, source: Source, dtype: torch.dtype | None, place:
 
 
 def require_plausible(config: ModelConfig, listing: Listing) -> None:
-    """Raise CheckpointError where the files hold fewer numbers than the model has: told before anything is built."""
+    """Raise CheckpointError where the model has more than twice the numbers that the files hold: told before anything
+    is built, so that what is built is bounded by the files."""
     stored = sum(
         math.prod(one.entry.shape) * (2 if one.entry.dtype in BYTES else 1) for one in listing.tensors.values()
     )
-    if (needed := total(config)) > stored:
+    if (needed := total(config)) > 2 * stored:
         raise CheckpointError(
-            f"{listing.files[0].parent}: config.json describes {needed:,} parameters, the files hold {stored:,}; "
-            "they are not of one model, or a shard is missing."
+            f"{listing.path}: config.json describes {needed:,} parameters, the files hold {stored:,}; they are not of "
+            "one model."
         )
 
 

@@ -10,11 +10,9 @@ from statewell.checkpoints.assemble import Source
 from statewell.checkpoints.families import LAYOUTS
 from statewell.config.layers import ModelConfig
 from statewell.config.load import Json
-from statewell.errors import CheckpointError
 from statewell.formats.families import CONFIG, Description, describe
 from statewell.formats.listing import open_listing
-
-_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+from statewell.text import load_tokenizer
 
 
 def open_source(folder: Path, document: Mapping[str, Json], partly: bool = False) -> Source:
@@ -24,14 +22,13 @@ def open_source(folder: Path, document: Mapping[str, Json], partly: bool = False
     not whole, and for weights that are pickles.
     """
     described = describe(document, str(folder / CONFIG))
-    _refuse_pickles(folder)
     listing = open_listing(folder)
     if not partly:
         listing.require_whole()
     layout = LAYOUTS[described.family.name]
     return Source(
         config=_named(described, folder),
-        tokenizer=None,
+        tokenizer=load_tokenizer(folder),
         listing=listing,
         names=layout.plain_names(listing.tensors),
         entries=layout.rules(described.config),
@@ -44,15 +41,3 @@ def _named(described: Description, folder: Path) -> ModelConfig:
     if config.name != described.family.name:
         return config
     return replace(config, name=folder.resolve().name)
-
-
-def _refuse_pickles(folder: Path) -> None:
-    if any(folder.glob("*.safetensors")):
-        return
-    pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
-    if pickles:
-        raise CheckpointError(
-            f"{folder} holds {pickles[0]} and no .safetensors: opening a pickle can run any code, so statewell never "
-            "does. Take the safetensors from the model's page, or write them with transformers: "
-            "AutoModelForCausalLM.from_pretrained(folder).save_pretrained(other_folder)."
-        )

@@ -16,6 +16,7 @@ KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         mixers.AttentionSpec,
+        mixers.RotaryAttentionSpec,
         mixers.LinearSpec,
         mixers.DeltaSpec,
         mixers.GatedDeltaSpec,
@@ -32,6 +33,7 @@ KINDS: dict[str, type] = {
         layers.AttnResSpec,
         layers.LayerNormSpec,
         layers.RMSNormSpec,
+        layers.OffsetRMSNormSpec,
         layers.Storage,
         layers.ModelConfig,
     )
