@@ -14,6 +14,7 @@ returned, and a gradient reaches the other inputs only. `scale=None` means K^-0.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from torch import Tensor
 from statewell.errors import ShapeError
 from statewell.kernels import checks
 from statewell.kernels.checks import LinearState
+from statewell.kernels.packed import ExpertStream
 from statewell.kernels.pages import Kept
 from statewell.kernels.registry import Call, resolve
 
@@ -434,14 +436,46 @@ def route(
     divided by (their sum + 1e-20) when renormalising and top_k > 1, times scaling.
     Source: arXiv:2408.15664; Kimi K3's released model code. Oracle: tests/kernels/test_moe.py.
     """
-    checks.rank("route", "weight", weight, "E, D")
-    checks.floats("route", {"x": x, "weight": weight, "bias": bias})
-    E, D = weight.shape[0], x.shape[-1]
-    checks.shape("route", "weight", weight, (E, D), "E, D")
-    checks.shape("route", "bias", bias, (E,), "E")
-    if not 1 <= top_k <= E:
-        raise ShapeError(f"route: top_k is {top_k}, {E} experts allow 1 to {E}; choose a number in between.")
-    return _pick("route", (E, D), x, weight)(x, weight, bias, top_k, scaling, renormalize)
+    dims = checks.router("route", {"x": x, "weight": weight, "bias": bias}, top_k)
+    return _pick("route", dims, x, weight)(x, weight, bias, top_k, scaling, renormalize)
+
+
+def route_grouped(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    top_k: int,
+    groups: tuple[int, int],
+    scaling: float = 1.0,
+    renormalize: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Choose top_k experts per token as `route` does, but only inside the token's best groups.
+
+    groups: (how many equal groups of neighbours the experts form, how many of them a token keeps); a group is judged by
+    the sum of its two best biased scores, ties go to the lowest.
+    Source: arXiv:2412.19437 section 2.1.2; Kimi K3's released model code. Oracle: tests/kernels/test_moe.py.
+    """
+    dims = E, _ = checks.router("route_grouped", {"x": x, "weight": weight, "bias": bias}, top_k)
+    count, kept = groups
+    if count < 1 or E % count or E // count < 2 or not 1 <= kept <= count or top_k > kept * (E // count):
+        raise ShapeError(
+            f"route_grouped: {top_k} of {E} experts from {kept} of {count} groups cannot be; use equal groups of 2 or "
+            "more that together hold top_k."
+        )
+    run = _pick("route_grouped", dims, x, weight)
+    return run(x, weight, bias, top_k, groups, scaling, renormalize)
+
+
+def route_softmax(
+    x: Tensor, weight: Tensor, top_k: int, scaling: float = 1.0, renormalize: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Choose top_k experts per token by softmax score; ties go to the lowest expert.
+
+    x: [..., D]. weight: [E, D]. Returns as `route`; the weights are divided by their sum when renormalising.
+    Source: arXiv:2101.03961; Qwen3-Next's released model code. Oracle: tests/kernels/test_moe.py.
+    """
+    dims = checks.router("route_softmax", {"x": x, "weight": weight}, top_k)
+    return _pick("route_softmax", dims, x, weight)(x, weight, top_k, scaling, renormalize)
 
 
 def experts(
@@ -531,3 +565,52 @@ def bounded_gate(z: Tensor, A_log: Tensor, dt_bias: Tensor, lower_bound: float) 
         raise ShapeError(f"bounded_gate: lower_bound is {lower_bound}, a log retention is below 0; K3 uses -5.")
     dims = checks.gate("bounded_gate", z, A_log, dt_bias)
     return _pick("bounded_gate", dims, z, A_log, dt_bias)(z, A_log, dt_bias, lower_bound)
+
+
+def mxfp4_dequantise(packed: Tensor, scale: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Unpack MXFP4: a sign and a magnitude of 0, 0.5, 1, 1.5, 2, 3, 4 or 6 in each half byte, times 2^(scale - 127).
+
+    packed: [..., out, in/2] uint8, the first of two inputs in a byte's low half. scale: [..., out, in/32] uint8, 255
+    for NaN. Returns [..., out, in]; exact in float64, and in float32 and bf16 up to a scale of 252.
+    Source: OCP Microscaling Formats v1.0. Oracle: tests/kernels/test_mxfp4.py.
+    """
+    checks.packed("mxfp4_dequantise", packed, scale)
+    call = Call(packed.device.type, dtype, tuple(scale.shape[-1:]), False)
+    return resolve("mxfp4_dequantise", call)(packed, scale, dtype)
+
+
+def mxfp4_quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Round a matrix to MXFP4: packed [..., in/2] and scale [..., in/32] of weight [..., in], in % 32 == 0.
+
+    The scale puts the largest of 32 inputs between 3.5 and 7, where 6 is the most a half byte holds. weight is finite.
+    Source: compressed-tensors 0.20, `mxfp4-pack-quantized`. Oracle: tests/kernels/test_mxfp4.py.
+    """
+    checks.floats("mxfp4_quantise", {"weight": weight})
+    checks.packable("mxfp4_quantise", weight)
+    return _pick("mxfp4_quantise", tuple(weight.shape[-1:]), weight)(weight)
+
+
+def packed_experts(
+    x: Tensor,
+    index: Tensor,
+    weight: Tensor,
+    experts: ExpertStream,
+    activation: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor:
+    """`experts` over weights in MXFP4 that come one expert at a time, from memory or from a disk.
+
+    x: [M, D], D % 32 == 0. index: [M, k] int64. weight: [M, k]. experts: asked once for the numbers that have tokens,
+    ascending; gives each with its w1, w3 [I, D] and w2 [D, I], in any order. activation(gate, up): elementwise.
+    Returns [M, D] in x's dtype; the order of arrival changes no bit. Gradients reach x and weight.
+    Source: arXiv:2401.06066; Kimi K3's released checkpoint. Oracle: tests/kernels/test_mxfp4.py.
+    """
+    checks.rank("packed_experts", "x", x, "M, D")
+    checks.rank("packed_experts", "index", index, "M, k")
+    checks.floats("packed_experts", {"x": x, "weight": weight})
+    (M, D), top_k = x.shape, index.shape[1]
+    if index.dtype != torch.int64:
+        raise ShapeError(f"packed_experts: index is {index.dtype}, torch.int64 is needed; call .long() on it.")
+    checks.shape("packed_experts", "index", index, (M, top_k), "M, k")
+    checks.shape("packed_experts", "weight", weight, (M, top_k), "M, k")
+    run = _pick("packed_experts", (D,), x, weight)
+    return run(x, index, weight, partial(checks.expert_stream, "packed_experts", D, experts), activation)

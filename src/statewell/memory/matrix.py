@@ -1,6 +1,7 @@
-"""Four memories that keep one matrix per head, side by side: what each forgets, how each writes, how each reads.
+"""Memories that keep one matrix per head, side by side: what each forgets, how each writes, how each reads.
 
     additive     (linear attention)   never fades   adds k v^T                        reads S^T q / (z . q)
+    unnormalised (linear attention)   never fades   adds k v^T                        reads S^T q
     delta        (DeltaNet)           never fades   moves what k retrieves toward v   reads S^T q
     gated delta  (Gated DeltaNet)     by head       as delta, after the fade          reads S^T q
     key decay    (KDA)                by channel    as delta, after the fade          reads S^T q
@@ -13,6 +14,7 @@ operation in `kernels/ops.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -102,12 +104,14 @@ def _correct(memory: Memory[Any], x: DeltaInputs | GatedDeltaInputs) -> None:
     _count_one(memory.kept)
 
 
-def _ask(memory: Memory[Any], x: DeltaInputs | GatedDeltaInputs) -> Tensor:
-    """The delta rule's read: S^T q / sqrt(K)."""
+def _ask(memory: Memory[Any], x: LinearInputs | DeltaInputs | GatedDeltaInputs) -> Tensor:
+    """The plain read: S^T q / sqrt(K)."""
     return (x.q.shape[-1] ** -0.5 * _retrieved(_whole_state(memory.kept), x.q)).to(x.v.dtype)
 
 
-def _through(memory: Memory[Any], x: DeltaInputs | GatedDeltaInputs, segments: Segments, forms: Forms) -> Tensor:
+def _through(
+    memory: Memory[Any], x: LinearInputs | DeltaInputs | GatedDeltaInputs, segments: Segments, forms: Forms
+) -> Tensor:
     """All tokens of the stream through the state: in place where every segment is one token of a kept row."""
     store = memory.store
     kept = store.slots("state", segments) if segments.single else None
@@ -121,10 +125,14 @@ def _through(memory: Memory[Any], x: DeltaInputs | GatedDeltaInputs, segments: S
 
 
 class Forms(NamedTuple):
-    """The two forms of one operation of the delta family; the step changes a kept state in place."""
+    """The two forms of one operation whose state is a matrix alone; the step changes a kept one in place."""
 
     step: Callable[..., Tensor]
-    chunks: Callable[..., tuple[Tensor, Tensor]]
+    chunks: Callable[..., tuple[Tensor, Any]]
+
+
+_linear_step = partial(ops.linear_step_, normalize=False)
+_linear = partial(ops.linear, normalize=False)
 
 
 class AdditiveMemory(Memory[LinearInputs]):
@@ -158,6 +166,23 @@ class AdditiveMemory(Memory[LinearInputs]):
             store.put("z", segments, held[1])
         store.advance(segments)
         return o
+
+
+class UnnormalisedMemory(Memory[LinearInputs]):
+    """Linear attention without the normaliser: S alone, read as it is. Source: arXiv:2307.08621, section 2.1."""
+
+    def forget(self, x: LinearInputs) -> None:
+        """Nothing fades."""
+
+    def write(self, x: LinearInputs) -> None:
+        _add_outer(_whole_state(self.kept), x.k, x.v)
+        _count_one(self.kept)
+
+    def read(self, x: LinearInputs) -> Tensor:
+        return _ask(self, x)
+
+    def mix(self, x: LinearInputs, segments: Segments) -> Tensor:
+        return _through(self, x, segments, Forms(_linear_step, _linear))
 
 
 class DeltaMemory(Memory[DeltaInputs]):

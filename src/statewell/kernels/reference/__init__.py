@@ -12,6 +12,7 @@ from statewell.kernels.reference import (
     depth,
     in_place,
     moe,
+    mxfp4,
     parts,
     recurrent,
 )
@@ -40,12 +41,17 @@ OPS: Mapping[str, Callable] = {
     "swiglu": parts.swiglu,
     "situ": parts.situ,
     "route": moe.route,
+    "route_grouped": moe.route_grouped,
+    "route_softmax": moe.route_softmax,
     "experts": moe.experts,
     "l2norm": parts.l2norm,
     "rms_norm": parts.rms_norm,
     "gated_rms_norm": parts.gated_rms_norm,
     "decay_gate": parts.decay_gate,
     "bounded_gate": parts.bounded_gate,
+    "mxfp4_dequantise": mxfp4.mxfp4_dequantise,
+    "mxfp4_quantise": mxfp4.mxfp4_quantise,
+    "packed_experts": mxfp4.packed_experts,
 }
 
 
