@@ -29,10 +29,13 @@ from statewell.kernels.registry import Call, resolve
 
 def _pick(op: str, dims: tuple[int, ...], first: Tensor, *others: Tensor | None) -> Callable:
     """The backend's function for this kind of call; `first` gives device and dtype."""
-    given = [t for t in (first, *others) if t is not None]
-    grad = torch.is_grad_enabled() and any(t.requires_grad for t in given)
-    mixed = any(t.dtype is not first.dtype for t in given)
-    return resolve(op, Call(first.device.type, first.dtype, dims, grad, mixed))
+    # a loop, not two generators: this runs for every call of a decode step
+    dtype, grad, mixed = first.dtype, first.requires_grad, False
+    for tensor in others:
+        if tensor is not None:
+            grad = grad or tensor.requires_grad
+            mixed = mixed or tensor.dtype is not dtype
+    return resolve(op, Call(first.device.type, dtype, dims, grad and torch.is_grad_enabled(), mixed))
 
 
 def _scale(scale: float | None, q: Tensor) -> float:
