@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from statewell.architectures import ARCHITECTURES, preset
-from statewell.checkpoints.files import read_tensors, save_tensors, write_atomically
+from statewell.checkpoints.files import read_tensors, save_tensors
 from statewell.checkpoints.load import load
 from statewell.checkpoints.native import load_model, save_model, saved_config, saved_tokenizer
 from statewell.checkpoints.search import SHIPPED
@@ -101,20 +101,6 @@ def test_a_folder_that_shares_a_presets_name_does_not_hide_it(tmp_path, monkeypa
         load("gpt2:small")
     save_model(tmp_path / "gpt2:small", build("deltanet:nano"))
     assert load("gpt2:small").config.architecture == "deltanet"
-
-
-def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(tmp_path):
-    path = tmp_path / "kept"
-    write_atomically(path, b"old")
-
-    def fail(temporary):
-        temporary.write_bytes(b"half")
-        raise OSError("the disk is full")
-
-    with pytest.raises(OSError, match="disk is full"):
-        write_atomically(path, fail)
-    assert path.read_bytes() == b"old"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["kept"]
 
 
 def test_tensors_and_metadata_survive_a_file(tmp_path):

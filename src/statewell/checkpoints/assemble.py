@@ -81,8 +81,8 @@ def require_plausible(config: ModelConfig, listing: Listing) -> None:
     )
     if (needed := total(config)) > 2 * stored:
         raise CheckpointError(
-            f"{listing.path}: config.json describes {needed:,} parameters, the files hold {stored:,}; they are of two "
-            "models."
+            f"{listing.path}: config.json describes {needed:,} parameters, the files hold {stored:,}; they are not of "
+            "one model."
         )
 
 

@@ -10,12 +10,13 @@ from pathlib import Path
 import torch
 
 from statewell.checkpoints.assemble import Source, fill, require_plausible
-from statewell.checkpoints.files import save_tensors, write_atomically
+from statewell.checkpoints.files import save_tensors
 from statewell.checkpoints.rules import Rename
 from statewell.config.layers import ModelConfig
 from statewell.config.load import Json, model_from_json, model_to_json
 from statewell.errors import CheckpointError
 from statewell.formats.families import read_object
+from statewell.formats.files import write_atomically
 from statewell.formats.listing import open_listing
 from statewell.models.backbone import LanguageModel
 from statewell.plan.weights import weights

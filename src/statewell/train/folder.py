@@ -19,12 +19,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from statewell.checkpoints.files import write_atomically
 from statewell.config.layers import ModelConfig
 from statewell.config.load import model_from_json, model_to_json
 from statewell.config.load_run import train_config_from_json
 from statewell.config.run import TrainConfig, changed_fields
 from statewell.errors import CheckpointError, ConfigError, RequestError
+from statewell.formats.files import write_atomically
 from statewell.text import ByteTokenizer
 from statewell.text.files import FILE_NAMES
 
