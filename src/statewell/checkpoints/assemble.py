@@ -77,7 +77,9 @@ def fill(model: LanguageModel, source: Source, dtype: torch.dtype | None, place:
 
 def require_plausible(config: ModelConfig, listing: Listing) -> None:
     """Raise CheckpointError where the files hold fewer numbers than the model has: told before anything is built."""
-    stored = sum(math.prod(one.entry.shape) * (2 if one.entry.dtype in BYTES else 1) for one in listing.tensors.values())
+    stored = sum(
+        math.prod(one.entry.shape) * (2 if one.entry.dtype in BYTES else 1) for one in listing.tensors.values()
+    )
     if (needed := total(config)) > stored:
         raise CheckpointError(
             f"{listing.files[0].parent}: config.json describes {needed:,} parameters, the files hold {stored:,}; "

@@ -1,8 +1,8 @@
 """The config.json of flash-linear-attention's models: linear_attn, delta_net, gated_deltanet and kda, with any of their
 layers replaced by softmax attention.
 
-Fields and their defaults as in fla's `configuration_*.py`; older files lack the newer fields. Sizes of heads follow from
-ratios (`expand_k`, `expand_v`) that are cut to whole numbers as fla cuts them.
+Fields and their defaults as in fla's `configuration_*.py`; older files lack the newer fields. Sizes of heads follow
+from ratios (`expand_k`, `expand_v`) that are cut to whole numbers as fla cuts them.
 """
 
 from __future__ import annotations

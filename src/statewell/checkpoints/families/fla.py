@@ -19,9 +19,7 @@ def _rules(config: ModelConfig) -> tuple[Entry, ...]:
     rules: list[Entry] = [
         Rename("model.embeddings.weight", "embedding.weight"),
         Rename("model.norm.weight", "norm.weight"),
-        Repeat("lm_head.weight", "model.embeddings.weight")
-        if config.tied
-        else Rename("lm_head.weight", "head.weight"),
+        Repeat("lm_head.weight", "model.embeddings.weight") if config.tied else Rename("lm_head.weight", "head.weight"),
         Ignore(r"model\.layers\.\d+\.attn\.rotary\.inv_freq", "follows from rope_theta"),
     ]
     if isinstance(config.stream, AttnResSpec):

@@ -40,16 +40,12 @@ def _mixer(spec: MixerSpec, theirs: str, ours: str) -> list[Entry]:
 
 
 def _attention(spec: RotaryAttentionSpec, theirs: str, ours: str) -> list[Entry]:
-    rules: list[Entry] = [
-        Rename(f"{theirs}.{name}.weight", f"{ours}.{name}.weight") for name in ("q_norm", "k_norm")
-    ]
+    rules: list[Entry] = [Rename(f"{theirs}.{name}.weight", f"{ours}.{name}.weight") for name in ("q_norm", "k_norm")]
     for kind in ("weight", "bias") if spec.bias else ("weight",):
         queries = (f"{ours}.q_proj.{kind}", f"{ours}.g_proj.{kind}")
         # by head: its query, then its gate
         rules.append(Split(f"{theirs}.q_proj.{kind}", queries, (spec.head_dim, spec.head_dim), spec.heads))
-        rules += [
-            Rename(f"{theirs}.{name}.{kind}", f"{ours}.{name}.{kind}") for name in ("k_proj", "v_proj", "o_proj")
-        ]
+        rules += [Rename(f"{theirs}.{name}.{kind}", f"{ours}.{name}.{kind}") for name in ("k_proj", "v_proj", "o_proj")]
     return rules
 
 
