@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from statewell.checkpoints.coverage import Coverage, nowhere_else, resolve
+from statewell.checkpoints.layout import ALWAYS_FP32
 from statewell.checkpoints.reader import BYTES, TORCH_DTYPES, MappedFiles
 from statewell.checkpoints.rules import Entry, Rule, Shape
 from statewell.config.layers import ModelConfig
@@ -18,9 +19,6 @@ from statewell.formats.listing import Listing
 from statewell.models.backbone import LanguageModel
 from statewell.plan.weights import total
 from statewell.text.tokenizer import Tokenizer
-
-# what steers a decay or a choice of experts is never narrowed
-ALWAYS_FP32 = frozenset(("A_log", "dt_bias", "correction_bias"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +52,7 @@ def fill(model: LanguageModel, source: Source, dtype: torch.dtype | None, place:
         coverage = resolve(source.entries, source.names, wanted, place.elsewhere)
     except CheckpointError as error:
         problem = f" ({source.listing.problems[0]})" if source.listing.problems else ""
-        raise CheckpointError(f"{source.listing.files[0].parent}: {error}{problem}") from None
+        raise CheckpointError(f"{source.listing.path}: {error}{problem}") from None
     files = MappedFiles(source.listing)
     for rule in coverage.rules:
         _check(rule, [tuple(wanted[target][1].shape) for target in rule.targets], source)
@@ -82,7 +80,7 @@ def require_plausible(config: ModelConfig, listing: Listing) -> None:
     )
     if (needed := total(config)) > stored:
         raise CheckpointError(
-            f"{listing.files[0].parent}: config.json describes {needed:,} parameters, the files hold {stored:,}; "
+            f"{listing.path}: config.json describes {needed:,} parameters, the files hold {stored:,}; "
             "they are not of one model, or a shard is missing."
         )
 

@@ -9,15 +9,20 @@ from statewell.checkpoints.rules import Entry
 from statewell.config.layers import ModelConfig
 from statewell.errors import CheckpointError
 
+# what steers a decay or a choice of experts is never narrowed
+ALWAYS_FP32 = frozenset(("A_log", "dt_bias", "correction_bias"))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """rules: for a model, over names without the prefix. prefix: what a file may put before them. writes_prefix:
-    whether the release does."""
+    whether the release does. fp32: parts of our names of what the release keeps in fp32, whatever the other weights
+    are."""
 
     rules: Callable[[ModelConfig], tuple[Entry, ...]]
     prefix: str = ""
     writes_prefix: bool = False
+    fp32: tuple[str, ...] = ()
 
     def plain_names(self, names: Iterable[str]) -> dict[str, str]:
         """The rules' name of every tensor in a file, and the file's. Raises CheckpointError where two are the same."""
@@ -32,3 +37,7 @@ class Layout:
     def written_name(self, name: str) -> str:
         """A rule's name as the release has it."""
         return self.prefix + name if self.writes_prefix else name
+
+    def stays_fp32(self, target: str) -> bool:
+        """Whether a change of dtype passes this tensor of the model over."""
+        return not ALWAYS_FP32.union(self.fp32).isdisjoint(target.split("."))

@@ -13,9 +13,9 @@ from statewell.checkpoints import native, released
 from statewell.checkpoints.assemble import Place, Source, fill, require_plausible
 from statewell.checkpoints.search import Found, find
 from statewell.checkpoints.slices import parse_layers
-from statewell.config.layers import ModelConfig
 from statewell.errors import CheckpointError
 from statewell.formats.families import CONFIG, describe, read_object
+from statewell.formats.family import TokenIds
 from statewell.models.backbone import LanguageModel
 
 
@@ -41,11 +41,11 @@ def load(model: str | Path, dtype: torch.dtype | None = None, layers: str | None
     return loaded
 
 
-def describe_model(model: str | Path) -> ModelConfig:
-    """What `load` would load, without reading a weight."""
+def token_ids(model: str | Path) -> TokenIds | None:
+    """The ids that a released checkpoint's config.json gives a meaning to; None for a model of ours."""
     folder = find(model).folder
     document = read_object(folder / CONFIG)
-    return native.saved_config(folder) if native.is_ours(document) else describe(document).config
+    return None if native.is_ours(document) else describe(document, str(folder / CONFIG)).token_ids
 
 
 def _open(found: Found, partly: bool) -> Source:

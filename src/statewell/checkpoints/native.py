@@ -14,7 +14,7 @@ from statewell.checkpoints.files import save_tensors, write_atomically
 from statewell.checkpoints.rules import Rename
 from statewell.config.layers import ModelConfig
 from statewell.config.load import Json, model_from_json, model_to_json
-from statewell.errors import CheckpointError, ConfigError
+from statewell.errors import CheckpointError
 from statewell.formats.families import read_object
 from statewell.formats.listing import open_listing
 from statewell.models.backbone import LanguageModel
@@ -60,11 +60,7 @@ def read_config(folder: Path) -> dict[str, Json]:
 
 def saved_config(folder: Path) -> ModelConfig:
     """What the model saved in `folder` is, without reading a weight."""
-    document = read_config(folder)
-    try:
-        return model_from_json(document.get("model"))
-    except ConfigError as error:
-        raise CheckpointError(f"{folder / CONFIG} describes no model of this version: {error}") from error
+    return model_from_json(read_config(folder).get("model"))
 
 
 def open_source(folder: Path) -> Source:

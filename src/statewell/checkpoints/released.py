@@ -10,11 +10,8 @@ from statewell.checkpoints.assemble import Source
 from statewell.checkpoints.families import LAYOUTS
 from statewell.config.layers import ModelConfig
 from statewell.config.load import Json
-from statewell.errors import CheckpointError
 from statewell.formats.families import CONFIG, Description, describe
 from statewell.formats.listing import open_listing
-
-_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
 def open_source(folder: Path, document: Mapping[str, Json], partly: bool = False) -> Source:
@@ -24,7 +21,6 @@ def open_source(folder: Path, document: Mapping[str, Json], partly: bool = False
     not whole, and for weights that are pickles.
     """
     described = describe(document, str(folder / CONFIG))
-    _refuse_pickles(folder)
     listing = open_listing(folder)
     if not partly:
         listing.require_whole()
@@ -44,15 +40,3 @@ def _named(described: Description, folder: Path) -> ModelConfig:
     if config.name != described.family.name:
         return config
     return replace(config, name=folder.resolve().name)
-
-
-def _refuse_pickles(folder: Path) -> None:
-    if any(folder.glob("*.safetensors")):
-        return
-    pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
-    if pickles:
-        raise CheckpointError(
-            f"{folder} holds {pickles[0]} and no .safetensors: opening a pickle can run any code, so statewell never "
-            "does. Take the safetensors from the model's page, or write them with transformers: "
-            "AutoModelForCausalLM.from_pretrained(folder).save_pretrained(other_folder)."
-        )

@@ -47,10 +47,10 @@ def parse_layers(text: str, config: ModelConfig) -> LayerSlice:
     first, last = int(found[1] or 0), int(found[2] or depth)
     if not first < last <= depth:
         raise RequestError(f"layers {text} are none of {config.name}'s, which has 0:{depth}.")
-    group = config.stream.group if isinstance(config.stream, AttnResSpec) else 1
-    if first % group:
+    group = config.stream.sublayers if isinstance(config.stream, AttnResSpec) else 1
+    if 2 * first % group:
         raise RequestError(
-            f"layers {text} start inside a group of attention residuals; start at a multiple of {group}, such as "
-            f"{first - first % group}."
+            f"layers {text} start inside a group of attention residuals; start where one begins, at layer "
+            f"{first - first % (group // 2)}."
         )
     return LayerSlice(first, last)

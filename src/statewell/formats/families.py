@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from statewell.errors import CheckpointError, ConfigError, RequestError
 from statewell.formats import fla, gpt2, kimi_k3, kimi_linear, qwen3_next
 from statewell.formats.family import Family, TokenIds
 from statewell.formats.fields import Fields
+from statewell.formats.strict_json import read_json
 
 FAMILIES: tuple[Family, ...] = (
     gpt2.FAMILY,
@@ -38,16 +38,8 @@ class Description:
 
 
 def read_object(path: Path) -> dict[str, Json]:
-    """A JSON object from a file. Raises CheckpointError where it is absent, no JSON, no object, or past 16 MiB."""
-    try:
-        size = path.stat().st_size
-        if size > MOST_CONFIG_BYTES:
-            raise CheckpointError(f"{path} has {size:,} bytes; a config has at most {MOST_CONFIG_BYTES:,}.")
-        document = json.loads(path.read_bytes())
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read ({error.strerror}); give a model's whole folder.") from error
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not JSON ({error}); use another copy of this model.") from error
+    """A config's JSON object. Raises CheckpointError where the file is absent, no JSON, no object, or past 16 MiB."""
+    document = read_json(path, MOST_CONFIG_BYTES)
     if not isinstance(document, dict):
         raise CheckpointError(f"{path} holds no JSON object; use another copy of this model.")
     return cast("dict[str, Json]", document)

@@ -116,7 +116,7 @@ def _experts(fields: Fields, activation: Activation) -> MoESpec | LatentMoESpec:
     exact = fields.whole(SHARED_WIDTH, default=shared)
     if padded_shared_width(exact, width) != shared:
         fields.refuse(SHARED_WIDTH, f"is {exact}; stored at a multiple of {width} it would be {shared} wide")
-    _refuse_groups(fields)
+    groups, kept = _groups(fields)
     experts = MoESpec(
         experts=fields.whole("num_experts", "num_local_experts"),
         top_k=fields.whole("num_experts_per_token", "num_experts_per_tok"),
@@ -125,6 +125,8 @@ def _experts(fields: Fields, activation: Activation) -> MoESpec | LatentMoESpec:
         activation=activation,
         scaling=fields.number("routed_scaling_factor", default=1.0),
         renormalize=fields.flag("moe_renormalize", "norm_topk_prob", default=True),
+        groups=groups,
+        top_groups=kept,
     )
     latent = fields.optional_whole("routed_expert_hidden_size")
     return experts if latent is None else _latent(experts, latent)
@@ -140,10 +142,13 @@ def _latent(spec: MoESpec, latent: int) -> LatentMoESpec:
         activation=spec.activation,
         scaling=spec.scaling,
         renormalize=spec.renormalize,
+        groups=spec.groups,
+        top_groups=spec.top_groups,
     )
 
 
-def _refuse_groups(fields: Fields) -> None:
-    groups, kept = fields.whole("num_expert_group", "n_group", default=1), fields.whole("topk_group", default=1)
-    if fields.flag("use_grouped_topk", default=True) and kept < groups:
-        fields.refuse("topk_group", f"is {kept} of {groups} groups; grouped routing is not offered")
+def _groups(fields: Fields) -> tuple[int, int]:
+    """Groups of experts and how many of them a token keeps; keeping all of them is no grouping."""
+    groups = fields.whole("num_expert_group", "n_group", default=1)
+    kept = fields.whole("topk_group", default=1)
+    return (groups, kept) if fields.flag("use_grouped_topk", default=True) and kept < groups else (1, 1)

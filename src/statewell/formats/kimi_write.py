@@ -111,8 +111,8 @@ def _experts(spec: MoESpec | LatentMoESpec) -> dict[str, Json]:
         "moe_router_activation_func": "sigmoid",
         "routed_scaling_factor": spec.scaling,
         "use_grouped_topk": True,
-        "num_expert_group": 1,
-        "topk_group": 1,
+        "num_expert_group": spec.groups,
+        "topk_group": spec.top_groups,
     }
     if stored != spec.shared_width:
         fields[SHARED_WIDTH] = spec.shared_width

@@ -7,10 +7,13 @@ return `dims`, the widths of one token, which is all the registry may know about
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator, Sequence
 
+import torch
 from torch import Tensor
 
 from statewell.errors import ShapeError
+from statewell.kernels.packed import GROUP, ExpertStream, PackedExpert
 
 LinearState = tuple[Tensor, Tensor] | Tensor
 
@@ -191,6 +194,48 @@ def gate(op: str, z: Tensor, A_log: Tensor, dt_bias: Tensor) -> tuple[int, ...]:
     shape(op, "A_log", A_log, tuple(dt_bias.shape[:1]), "HV")
     shape(op, "dt_bias", dt_bias, tuple(z.shape[-axes:]), "the last axes of z")
     return tuple(dt_bias.shape)
+
+
+def packable(op: str, weight: Tensor) -> None:
+    """The last axis is whole groups of 32."""
+    if weight.dim() < 1 or weight.shape[-1] % GROUP or weight.shape[-1] == 0:
+        raise ShapeError(
+            f"{op}: weight has shape {tuple(weight.shape)}, its last axis must be a multiple of {GROUP}; pad it."
+        )
+
+
+def packed(op: str, packed: Tensor, scale: Tensor) -> tuple[int, int]:
+    """out and in of packed [..., out, in/2] with scale [..., out, in/32], bytes on one device."""
+    for name, tensor in (("packed", packed), ("scale", scale)):
+        if tensor.dtype != torch.uint8:
+            raise ShapeError(f"{op}: {name} is {tensor.dtype}, torch.uint8 is needed; it holds bytes, not numbers.")
+        if tensor.dim() < 2:
+            raise ShapeError(
+                f"{op}: {name} has shape {tuple(tensor.shape)}, at least 2 axes are needed; add one of size 1."
+            )
+    wanted = (*scale.shape[:-1], scale.shape[-1] * GROUP // 2)
+    shape(op, "packed", packed, wanted, "..., out, in/2")
+    if scale.device != packed.device:
+        raise ShapeError(f"{op}: scale is on {scale.device}, packed on {packed.device}; move it to {packed.device}.")
+    return scale.shape[-2], scale.shape[-1] * GROUP
+
+
+def expert_stream(op: str, D: int, experts: ExpertStream, numbers: Sequence[int]) -> Iterator[tuple[int, PackedExpert]]:
+    """What `experts` gives for `numbers`, every matrix checked: w1, w3 [I, D], w2 [D, I], each number once."""
+    missing = set(numbers)
+    for number, expert in experts(numbers):
+        (I, width), up, down = (packed(op, *matrix) for matrix in expert)
+        if width != D or up != (I, D) or down != (D, I):
+            raise ShapeError(
+                f"{op}: expert {number} has w1 [{I}, {width}], w3 {list(up)} and w2 {list(down)}, "
+                f"the tokens need [I, {D}], [I, {D}] and [{D}, I]; give another expert."
+            )
+        if number not in missing:
+            raise ShapeError(f"{op}: expert {number} came unasked or twice; give each number asked for once.")
+        missing.remove(number)
+        yield number, expert
+    if missing:
+        raise ShapeError(f"{op}: expert {min(missing)} did not come; give each number asked for once.")
 
 
 def router(op: str, named: dict[str, Tensor | None], top_k: int) -> tuple[int, int]:

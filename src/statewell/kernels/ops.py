@@ -12,6 +12,7 @@ changed, the new one is always returned. `scale=None` means K^-0.5. Raises Shape
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from torch import Tensor
 from statewell.errors import ShapeError
 from statewell.kernels import checks
 from statewell.kernels.checks import LinearState
+from statewell.kernels.packed import ExpertStream
 from statewell.kernels.registry import Call, resolve
 
 
@@ -435,3 +437,52 @@ def bounded_gate(z: Tensor, A_log: Tensor, dt_bias: Tensor, lower_bound: float) 
         raise ShapeError(f"bounded_gate: lower_bound is {lower_bound}, a log retention is below 0; K3 uses -5.")
     dims = checks.gate("bounded_gate", z, A_log, dt_bias)
     return _pick("bounded_gate", dims, z, A_log, dt_bias)(z, A_log, dt_bias, lower_bound)
+
+
+def mxfp4_dequantise(packed: Tensor, scale: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Unpack MXFP4: a sign and a magnitude of 0, 0.5, 1, 1.5, 2, 3, 4 or 6 in each half byte, times 2^(scale - 127).
+
+    packed: [..., out, in/2] uint8, the first of two inputs in a byte's low half. scale: [..., out, in/32] uint8, 255
+    for NaN. Returns [..., out, in]; exact in float64, and in float32 and bf16 up to a scale of 252.
+    Source: OCP Microscaling Formats v1.0. Oracle: tests/kernels/test_mxfp4.py.
+    """
+    checks.packed("mxfp4_dequantise", packed, scale)
+    call = Call(packed.device.type, dtype, tuple(scale.shape[-1:]), False)
+    return resolve("mxfp4_dequantise", call)(packed, scale, dtype)
+
+
+def mxfp4_quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Round a matrix to MXFP4: packed [..., in/2] and scale [..., in/32] of weight [..., in], in % 32 == 0.
+
+    The scale puts the largest of 32 inputs between 3.5 and 7, where 6 is the most a half byte holds. weight is finite.
+    Source: compressed-tensors 0.20, `mxfp4-pack-quantized`. Oracle: tests/kernels/test_mxfp4.py.
+    """
+    checks.floats("mxfp4_quantise", {"weight": weight})
+    checks.packable("mxfp4_quantise", weight)
+    return _pick("mxfp4_quantise", tuple(weight.shape[-1:]), weight)(weight)
+
+
+def packed_experts(
+    x: Tensor,
+    index: Tensor,
+    weight: Tensor,
+    experts: ExpertStream,
+    activation: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor:
+    """`experts` over weights in MXFP4 that come one expert at a time, from memory or from a disk.
+
+    x: [M, D], D % 32 == 0. index: [M, k] int64. weight: [M, k]. experts: asked once for the numbers that have tokens,
+    ascending; gives each with its w1, w3 [I, D] and w2 [D, I], in any order. activation(gate, up): elementwise.
+    Returns [M, D] in x's dtype; the order of arrival changes no bit. Gradients reach x and weight.
+    Source: arXiv:2401.06066; Kimi K3's released checkpoint. Oracle: tests/kernels/test_mxfp4.py.
+    """
+    checks.rank("packed_experts", "x", x, "M, D")
+    checks.rank("packed_experts", "index", index, "M, k")
+    checks.floats("packed_experts", {"x": x, "weight": weight})
+    (M, D), top_k = x.shape, index.shape[1]
+    if index.dtype != torch.int64:
+        raise ShapeError(f"packed_experts: index is {index.dtype}, torch.int64 is needed; call .long() on it.")
+    checks.shape("packed_experts", "index", index, (M, top_k), "M, k")
+    checks.shape("packed_experts", "weight", weight, (M, top_k), "M, k")
+    run = _pick("packed_experts", (D,), x, weight)
+    return run(x, index, weight, partial(checks.expert_stream, "packed_experts", D, experts), activation)

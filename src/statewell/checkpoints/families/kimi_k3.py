@@ -10,6 +10,7 @@ from statewell.checkpoints.layout import Layout
 from statewell.checkpoints.rules import Entry, Ignore, Rename, Unsqueezed, Vector
 from statewell.config.layers import ModelConfig
 from statewell.config.mixers import KDASpec
+from statewell.formats.kimi_k3 import FP32
 
 
 def _a_log(spec: KDASpec) -> Vector:
@@ -35,4 +36,4 @@ def _rules(config: ModelConfig) -> tuple[Entry, ...]:
     return tuple(rules)
 
 
-LAYOUT = Layout(rules=_rules, prefix="language_model.", writes_prefix=True)
+LAYOUT = Layout(rules=_rules, prefix="language_model.", writes_prefix=True, fp32=FP32)

@@ -11,6 +11,7 @@ from statewell.kernels.reference import (
     conv,
     depth,
     moe,
+    mxfp4,
     parts,
     recurrent,
 )
@@ -40,6 +41,9 @@ OPS: Mapping[str, Callable] = {
     "gated_rms_norm": parts.gated_rms_norm,
     "decay_gate": parts.decay_gate,
     "bounded_gate": parts.bounded_gate,
+    "mxfp4_dequantise": mxfp4.mxfp4_dequantise,
+    "mxfp4_quantise": mxfp4.mxfp4_quantise,
+    "packed_experts": mxfp4.packed_experts,
 }
 
 
