@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from statewell.config.mixers import KDASpec
 from statewell.models.backbone import LanguageModel
+from statewell.models.ffn.experts import DenseExperts
 from statewell.models.ffn.mlp import MLP, GatedMLP
-from statewell.models.ffn.moe import DenseExperts, Router
+from statewell.models.ffn.moe import Router
 from statewell.models.mixers.gated_delta import GatedDelta
 from statewell.models.mixers.kda import KDA
 from statewell.models.parts import Embedding, LayerNorm, Linear, RMSNorm, ShortConv
