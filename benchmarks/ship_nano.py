@@ -16,8 +16,9 @@ from pathlib import Path
 import torch
 
 from statewell.architectures import ARCHITECTURES, preset
-from statewell.checkpoints.load import SHIPPED, load
+from statewell.checkpoints.load import load
 from statewell.checkpoints.native import save_model
+from statewell.checkpoints.search import SHIPPED
 from statewell.config.load_run import load_train_config
 from statewell.config.run import TrainConfig
 from statewell.plan.weights import active, total

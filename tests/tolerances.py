@@ -22,6 +22,8 @@ LIMITS = {
 def relative_rms(actual: torch.Tensor, expected: torch.Tensor) -> float:
     """RMS of the difference over RMS of `expected`, in float64; an all-zero `expected` is compared absolutely."""
     assert actual.shape == expected.shape, f"shapes differ: {tuple(actual.shape)} and {tuple(expected.shape)}"
+    if not expected.numel():
+        return 0.0
     difference = (actual.double() - expected.double()).square().mean().sqrt()
     scale = expected.double().square().mean().sqrt()
     return (difference / scale if scale > 0 else difference).item()

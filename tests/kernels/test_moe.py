@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statewell.errors import ShapeError
 from statewell.kernels import ops
 from tests.tolerances import assert_close
 
@@ -74,6 +75,61 @@ def test_any_pattern_of_ties_sorts_by_score_then_number(levels, top_k):
     bias[bias == 0] = float("-inf")
     index, _ = ops.route(torch.ones(1, 2), torch.zeros(E, 2), bias, top_k)
     assert index[0].tolist() == sorted(range(E), key=lambda e: (-levels[e], e))[:top_k]
+
+
+def by_group(scores, bias, top_k, count, kept):
+    """The definition for one token: experts of the best groups in order of biased score."""
+    biased = (scores + bias).tolist()
+    size = len(biased) // count
+    judged = [sum(sorted(biased[g * size : (g + 1) * size])[-2:]) for g in range(count)]
+    best = sorted(range(count), key=lambda g: (-judged[g], g))[:kept]
+    inside = [e for g in best for e in range(g * size, (g + 1) * size)]
+    return sorted(inside, key=lambda e: (-biased[e], e))[:top_k]
+
+
+@pytest.mark.parametrize(("count", "kept"), [(1, 1), (2, 1), (4, 2), (6, 6)])
+@pytest.mark.parametrize("renormalize", [True, False])
+def test_grouped_routing_chooses_inside_the_best_groups_alone(count, kept, renormalize):
+    x, weight, bias = rows(40, 4), rows(12, 4, seed=1), rows(12, seed=2)
+    index, share = ops.route_grouped(x, weight, bias, 2, (count, kept), 2.5, renormalize)
+    scores = torch.sigmoid(x @ weight.T)
+    assert index.tolist() == [by_group(row, bias, 2, count, kept) for row in scores]
+    chosen = scores.gather(-1, index)
+    total = chosen.sum(-1, keepdim=True) if renormalize else 1.0
+    assert_close(share, 2.5 * chosen / total, "operation")
+
+
+def test_one_group_is_no_group_and_ties_go_to_the_lowest_group():
+    x, weight, bias = rows(30, 4), rows(12, 4, seed=1), rows(12, seed=2)
+    for ours, plain in zip(ops.route_grouped(x, weight, bias, 3, (1, 1)), ops.route(x, weight, bias, 3), strict=True):
+        assert torch.equal(ours, plain)
+    tied = torch.zeros(12, dtype=torch.float64)
+    index, _ = ops.route_grouped(x, torch.zeros_like(weight), tied, 4, (4, 2))
+    assert torch.equal(index, torch.arange(4).expand(30, 4))
+
+
+@pytest.mark.parametrize("groups", [(5, 1), (12, 3), (4, 0), (4, 5), (6, 1), (0, 0)])
+def test_groups_that_cannot_be_are_refused(groups):
+    with pytest.raises(ShapeError, match="route_grouped: 3 of 12 experts"):
+        ops.route_grouped(rows(2, 4), rows(12, 4), rows(12), 3, groups)
+
+
+@pytest.mark.parametrize("renormalize", [True, False])
+def test_softmax_routing_weighs_by_the_probability(renormalize):
+    x, weight = rows(2, 7, 4), rows(6, 4, seed=1)
+    index, share = ops.route_softmax(x, weight, 3, 1.5, renormalize)
+    best = torch.softmax(x @ weight.T, dim=-1).topk(3, dim=-1)
+    assert torch.equal(index, best.indices)
+    total = best.values.sum(-1, keepdim=True) if renormalize else 1.0
+    assert_close(share, 1.5 * best.values / total, "operation")
+    index, _ = ops.route_softmax(x, torch.zeros_like(weight), 4)
+    assert torch.equal(index, torch.arange(4).expand(2, 7, 4))
+
+
+def test_gradients_of_both_other_routers_are_those_of_finite_differences():
+    x, weight, bias = rows(5, 4).requires_grad_(), rows(6, 4, seed=1).requires_grad_(), rows(6, seed=2)
+    assert torch.autograd.gradcheck(lambda x, w: ops.route_softmax(x, w, 2)[1], (x, weight))
+    assert torch.autograd.gradcheck(lambda x, w: ops.route_grouped(x, w, bias, 2, (3, 2))[1], (x, weight))
 
 
 def test_the_bias_gets_no_gradient_and_the_scores_do():

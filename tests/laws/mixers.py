@@ -14,7 +14,9 @@ from statewell.config.mixers import (
     LinearSpec,
     MixerSpec,
     MLASpec,
+    RotaryAttentionSpec,
 )
+from statewell.config.norms import OffsetRMSNormSpec
 from statewell.memory.base import Memory
 from statewell.memory.matrix import DeltaInputs, GatedDeltaInputs, LinearInputs
 from statewell.memory.segments import Segments
@@ -27,13 +29,43 @@ WIDTH = 24
 
 SPECS: dict[str, MixerSpec] = {
     "attention": AttentionSpec(heads=3, head_dim=8),
+    "rotary": RotaryAttentionSpec(heads=3, kv_heads=3, head_dim=8, rotary_dim=8),
+    "rotary_bias": RotaryAttentionSpec(
+        heads=3, kv_heads=1, head_dim=8, rotary_dim=4, theta=100.0, bias=True, output_bias=True, qk_norm=RMSNormSpec()
+    ),
+    "rotary_qwen3_next": RotaryAttentionSpec(
+        heads=4, kv_heads=2, head_dim=6, rotary_dim=2, theta=1e7, qk_norm=OffsetRMSNormSpec(), gate=True
+    ),
     "linear": LinearSpec(heads=3, key_dim=8, value_dim=6),
+    "linear_default_of_fla": LinearSpec(
+        heads=3, key_dim=8, value_dim=6, feature_map="elementwise_product", normalize=False
+    ),
+    "linear_tied": LinearSpec(
+        heads=4, kv_heads=2, key_dim=8, value_dim=6, feature_map="t2r", tied_maps=True, norm_weight=False
+    ),
+    "linear_hedgehog": LinearSpec(heads=3, key_dim=4, value_dim=6, feature_map="hedgehog", norm_q=True),
+    "linear_dpfp": LinearSpec(heads=2, key_dim=4, value_dim=6, feature_map="dpfp", norm_k=True),
+    "linear_relu": LinearSpec(heads=3, key_dim=8, value_dim=6, feature_map="relu", norm_q=True, norm_k=True),
+    "linear_identity": LinearSpec(heads=3, key_dim=8, value_dim=6, feature_map="identity", normalize=False),
     "delta": DeltaSpec(heads=3, key_dim=8, value_dim=6),
+    "delta_gate_neg": DeltaSpec(heads=3, key_dim=8, value_dim=6, gate=True, neg_eigval=True, conv=2, conv_bias=True),
+    "delta_no_conv": DeltaSpec(heads=3, key_dim=8, value_dim=6, conv=None, beta=False),
+    "delta_elu_sum": DeltaSpec(heads=3, key_dim=8, value_dim=6, qk_activation="elu", qk_norm="sum"),
+    "delta_relu": DeltaSpec(heads=3, key_dim=8, value_dim=6, qk_activation="relu", conv=1),
+    "delta_identity_no_conv": DeltaSpec(heads=3, key_dim=8, value_dim=6, qk_activation="identity", conv=None),
     "gated_delta": GatedDeltaSpec(heads=2, value_heads=4, key_dim=8, value_dim=6),
+    "gated_delta_bare": GatedDeltaSpec(heads=2, value_heads=2, key_dim=8, value_dim=6, conv=None, gate=False),
+    "gated_delta_neg": GatedDeltaSpec(
+        heads=2, value_heads=4, key_dim=8, value_dim=6, conv=3, conv_bias=True, neg_eigval=True
+    ),
     "kda": KDASpec(heads=3, key_dim=8, value_dim=8),
     "kda_k3": KDASpec(heads=3, key_dim=8, value_dim=8, output_gate="full", lower_bound=-5.0),
     "kda_full_gate_only": KDASpec(heads=3, key_dim=8, value_dim=8, output_gate="full"),
     "kda_bound_only": KDASpec(heads=3, key_dim=8, value_dim=8, lower_bound=-5.0),
+    "kda_of_fla": KDASpec(
+        heads=2, value_heads=4, key_dim=8, value_dim=6, conv_bias=True, neg_eigval=True, gate_bias=True
+    ),
+    "kda_no_conv": KDASpec(heads=2, value_heads=6, key_dim=8, value_dim=6, conv=None, lower_bound=-5.0),
     "mla": MLASpec(heads=3, q_rank=None, kv_rank=10, nope_dim=8, rope_dim=4, value_dim=6),
     "mla_k3": MLASpec(heads=3, q_rank=12, kv_rank=10, nope_dim=8, rope_dim=4, value_dim=6, gate=True),
     "mla_rank_only": MLASpec(heads=3, q_rank=12, kv_rank=10, nope_dim=8, rope_dim=4, value_dim=6),
@@ -80,6 +112,9 @@ def memory_inputs(spec: MixerSpec, tokens: int, seed: int = 3):
     unit = nn.functional.normalize
     if isinstance(spec, AttentionSpec):
         return KVInputs(*(noise(1, tokens, spec.heads, spec.head_dim, seed=seed + i) for i in range(3)))
+    if isinstance(spec, RotaryAttentionSpec):
+        heads = (spec.heads, spec.kv_heads, spec.kv_heads)
+        return KVInputs(*(noise(1, tokens, count, spec.head_dim, seed=seed + i) for i, count in enumerate(heads)))
     if isinstance(spec, MLASpec):
         q = noise(1, tokens, spec.heads, spec.nope_dim + spec.rope_dim, seed=seed)
         latent, rope = (
@@ -89,14 +124,19 @@ def memory_inputs(spec: MixerSpec, tokens: int, seed: int = 3):
         return LatentInputs(
             q, latent, rope, noise(spec.heads, spec.nope_dim + spec.value_dim, spec.kv_rank, seed=seed + 3)
         )
-    q, k = (noise(1, tokens, spec.heads, spec.key_dim, seed=seed + i) for i in range(2))
+    width = spec.features if isinstance(spec, LinearSpec) else spec.key_dim
+    q, k = (noise(1, tokens, spec.heads, width, seed=seed + i) for i in range(2))
     if isinstance(spec, LinearSpec):
         return LinearInputs(
             nn.functional.elu(q) + 1,
             nn.functional.elu(k) + 1,
             noise(1, tokens, spec.heads, spec.value_dim, seed=seed + 2),
         )
-    HV = spec.value_heads if isinstance(spec, GatedDeltaSpec) else spec.heads
+    HV = spec.heads
+    if isinstance(spec, GatedDeltaSpec):
+        HV = spec.value_heads
+    elif isinstance(spec, KDASpec):
+        HV = spec.states
     v, beta = (
         noise(1, tokens, HV, spec.value_dim, seed=seed + 2),
         2 * noise(1, tokens, HV, seed=seed + 3).sigmoid(),

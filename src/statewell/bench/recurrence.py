@@ -14,7 +14,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import elu, normalize
 
-from statewell.config.mixers import AttentionSpec, DeltaSpec, GatedDeltaSpec, KDASpec, LinearSpec, MixerSpec, MLASpec
+from statewell.config.mixers import (
+    AttentionSpec,
+    DeltaSpec,
+    GatedDeltaSpec,
+    KDASpec,
+    LinearSpec,
+    MixerSpec,
+    MLASpec,
+    RotaryAttentionSpec,
+)
 from statewell.errors import StatewellError
 from statewell.kernels import ops
 from statewell.kernels.registry import use
@@ -82,8 +91,19 @@ def distance_of(spec: MixerSpec) -> float:
 @distance_of.register
 def _(spec: AttentionSpec) -> float:
     """All queries at once, against each query over the keys and values kept so far."""
+    return attention_distance(H)
+
+
+@distance_of.register
+def _(spec: RotaryAttentionSpec) -> float:
+    """As attention, its query heads sharing key heads; the rotation comes before."""
+    return attention_distance(HV)
+
+
+def attention_distance(query_heads: int) -> float:
+    """Of `query_heads` over H key heads."""
     draws = Draws()
-    q, k, v = (draws.normal(B, T, H, K) for _ in range(3))
+    q, k, v = (draws.normal(B, T, heads, K) for heads in (query_heads, H, H))
     with use("reference"):
         each = [ops.attention(q[:, t : t + 1], k[:, : t + 1], v[:, : t + 1]) for t in range(T)]
     return relative_rms(ops.attention(q, k, v), torch.cat(each, dim=1))

@@ -1,4 +1,7 @@
-"""The front door to trained weights: a folder of ours, or one of the nano models that ship inside the package."""
+"""The front door to trained weights: a folder of ours, a run, a model that ships, a released checkpoint.
+
+What a folder is, its config.json says, never its name.
+"""
 
 from __future__ import annotations
 
@@ -6,37 +9,56 @@ from pathlib import Path
 
 import torch
 
-from statewell import architectures
-from statewell.checkpoints import native
-from statewell.errors import RequestError
+from statewell.checkpoints import native, released
+from statewell.checkpoints.assemble import Place, Source, fill, require_plausible
+from statewell.checkpoints.search import Found, find
+from statewell.checkpoints.slices import parse_layers
+from statewell.errors import CheckpointError
+from statewell.formats.families import CONFIG, describe, read_object
+from statewell.formats.family import TokenIds
 from statewell.models.backbone import LanguageModel
 
-SHIPPED = Path(__file__).resolve().parent.parent / "shipped"
 
+def load(model: str | Path, dtype: torch.dtype | None = None, layers: str | None = None) -> LanguageModel:
+    """The trained model MODEL names: a path (run, saved model, released checkpoint), a released preset, or ARCH:nano.
 
-def load(model: str | Path, dtype: torch.dtype | None = None) -> LanguageModel:
-    """The trained model MODEL names: a run or saved folder, or ARCH:nano.
-
-    dtype: of the weights; None keeps the stored one (activations are at least fp32 on a CPU either way). Raises
-    RequestError
-    for a name without weights, CheckpointError for a folder that does not load.
+    dtype: of the weights; None keeps the stored one (activations are at least fp32 on a CPU either way). A_log, dt_bias
+    and correction biases are never narrowed below fp32. layers: `A:B`, only these layers, between the embedding and the
+    head. Weights stay mapped where they have the dtype. Raises RequestError for a name without weights or a range that
+    is none, CheckpointError for a folder that does not load.
     """
-    loaded = native.load_model(_folder(model))
-    return loaded if dtype is None else loaded.to(dtype)
+    found = find(model)
+    source = _open(found, partly=layers is not None)
+    config, place = source.config, Place()
+    if layers is not None:
+        part = parse_layers(layers, config)
+        config, place = part.config(config), part.place()
+    require_plausible(config, source.listing)
+    with torch.device("meta"):
+        loaded = LanguageModel(config)
+    fill(loaded, source, dtype, place)
+    loaded.tokenizer = source.tokenizer
+    return loaded
 
 
-def _folder(model: str | Path) -> Path:
-    path = Path(model)
-    # a folder that only shares a preset's name does not hide the preset
-    if isinstance(model, Path) or "/" in model or (path / native.CONFIG).is_file():
-        if not path.is_dir():
-            raise RequestError(f"{path} is not a folder; give the folder of a saved model or run.")
-        return path
-    config = architectures.resolve(model)
-    folder = SHIPPED / config.name.replace(":", "-")
-    if not folder.is_dir():
-        raise RequestError(
-            f"'{model}' has no trained weights here: ARCH:nano ships trained, and a run folder loads. "
-            f"Train one with: statewell train --arch {config.architecture} --size tiny"
+def token_ids(model: str | Path) -> TokenIds | None:
+    """The ids that a released checkpoint's config.json gives a meaning to; None for a model of ours."""
+    folder = find(model).folder
+    document = read_object(folder / CONFIG)
+    return None if native.is_ours(document) else describe(document, str(folder / CONFIG)).token_ids
+
+
+def _open(found: Found, partly: bool) -> Source:
+    folder = found.folder
+    if not (folder / CONFIG).is_file():
+        raise CheckpointError(f"{folder} holds no {CONFIG}; give the folder of a saved model, a run or a checkpoint.")
+    document = read_object(folder / CONFIG)
+    if native.is_ours(document):
+        return native.open_source(folder)
+    source = released.open_source(folder, document, partly)
+    if found.preset is not None and source.config.name != found.preset:
+        raise CheckpointError(
+            f"{folder} was taken for {found.preset}, and its config.json describes another model; move it away or give "
+            "the path of the right one."
         )
-    return folder
+    return source

@@ -22,7 +22,9 @@ INTERRUPTED = 130  # what shells report for a process ended by Ctrl-C
 
 
 def generate(
-    model: Annotated[str, typer.Argument(help="A run or model folder, or a shipped model: kimi_k3:nano.")],
+    model: Annotated[
+        str, typer.Argument(help="A run, a model or checkpoint folder, a preset found here, or kimi_k3:nano.")
+    ],
     prompt: Annotated[str, typer.Argument(help="The text to continue; '' starts a new document.")],
     max_tokens: Annotated[int, typer.Option(help="New tokens at most.")] = 64,
     temperature: Annotated[float, typer.Option(help="0: always the likeliest.")] = DEFAULTS.temperature,
@@ -31,6 +33,7 @@ def generate(
     min_p: Annotated[float, typer.Option(help="Only from those this likely beside the likeliest.")] = DEFAULTS.min_p,
     seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = DEFAULTS.seed,
     stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be given again.")] = None,
+    layers: Annotated[str | None, typer.Option(metavar="A:B", help="Only these layers, counted from 0.")] = None,
     json: JsonFlag = False,
 ) -> None:
     """Continue PROMPT: the new text on stdout, speed and bytes of memory on stderr.
@@ -41,7 +44,7 @@ def generate(
     from statewell.checkpoints.load import load
     from statewell.engine.generate import generate as start
 
-    loaded = load(model)
+    loaded = load(model, layers=layers)
     events = start(loaded, prompt, max_tokens=max_tokens, sampling=sampling, stop=stop or ())
     if json:
         text, last = _collect(events)

@@ -5,10 +5,34 @@ layer is written out, so that a reader or a planner never has to expand a rule.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
+from statewell.config.checks import require_flags, require_multiple, require_one_of, require_positive
 from statewell.config.memory import MemorySpec
-from statewell.config.mixers import MixerSpec, require_positive
+from statewell.config.mixers import MixerSpec
+from statewell.config.norms import LayerNormSpec, NormSpec, OffsetRMSNormSpec, RMSNormSpec
+
+__all__ = [
+    "GELU",
+    "INIT_STD",
+    "Activation",
+    "AttnResSpec",
+    "FFNSpec",
+    "LatentMoESpec",
+    "LayerNormSpec",
+    "LayerSpec",
+    "MLPSpec",
+    "MoESpec",
+    "ModelConfig",
+    "NormSpec",
+    "OffsetRMSNormSpec",
+    "PlainStreamSpec",
+    "RMSNormSpec",
+    "SiTU",
+    "Storage",
+    "StreamSpec",
+    "SwiGLU",
+]
 from statewell.errors import ConfigError
 
 # Initial standard deviation of our own sizes over width^-0.5; GPT-2's 0.02 at width 768 is 0.55 by this measure. Nano
@@ -61,19 +85,38 @@ class MLPSpec:
 
 def _check_experts(spec: MoESpec | LatentMoESpec) -> None:
     require_positive(spec, "experts", "top_k", "width", "shared_width")
+    require_positive(spec, "groups", "top_groups")
     if spec.top_k > spec.experts:
         raise ConfigError(f"{type(spec).__name__} chooses {spec.top_k} of {spec.experts} experts; lower top_k.")
     if not spec.activation.gated:
         raise ConfigError(
             f"{type(spec).__name__} has a {type(spec.activation).__name__} activation; experts need a gated one."
         )
+    if spec.groups > 1:
+        _check_groups(spec)
+
+
+def _check_groups(spec: MoESpec | LatentMoESpec) -> None:
+    require_multiple(spec, "experts", "groups")
+    size = spec.experts // spec.groups
+    if size < 2:
+        raise ConfigError(
+            f"{type(spec).__name__} has {spec.groups} groups of {size} expert; a group is judged by its best two."
+        )
+    if spec.top_groups > spec.groups or spec.top_k > spec.top_groups * size:
+        raise ConfigError(
+            f"{type(spec).__name__} chooses {spec.top_k} experts from {spec.top_groups} of {spec.groups} groups of "
+            f"{size}; there are not that many."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class MoESpec:
-    """Experts chosen per token by a sigmoid router, beside a shared expert that every token takes (Kimi Linear).
+    """Experts chosen per token by a router, beside a shared expert that every token takes (Kimi Linear, Qwen3-Next).
 
     width: of one routed expert. shared_width: of the shared MLP. scaling: of the routed sum, after renormalising.
+    groups, top_groups: experts are chosen inside the best top_groups of so many equal groups. scores: "sigmoid", with a
+    correction bias for the choice, or "softmax". shared_gate: a sigmoid gate on the shared expert, one number a token.
     """
 
     label: ClassVar[str] = "MoE"
@@ -84,9 +127,17 @@ class MoESpec:
     activation: Activation
     scaling: float = 1.0
     renormalize: bool = True
+    groups: int = 1
+    top_groups: int = 1
+    scores: Literal["sigmoid", "softmax"] = "sigmoid"
+    shared_gate: bool = False
 
     def __post_init__(self) -> None:
         _check_experts(self)
+        require_flags(self, "shared_gate")
+        require_one_of(self, "scores", ("sigmoid", "softmax"))
+        if self.scores == "softmax" and self.groups > 1:
+            raise ConfigError("MoESpec.groups is above 1 for softmax scores; only sigmoid routers choose by groups.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +153,8 @@ class LatentMoESpec:
     activation: Activation
     scaling: float = 1.0
     renormalize: bool = True
+    groups: int = 1
+    top_groups: int = 1
 
     def __post_init__(self) -> None:
         require_positive(self, "latent")
@@ -126,29 +179,26 @@ class PlainStreamSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class AttnResSpec:
-    """Attention residuals: every read is a softmax mix of the group sums so far; a group is `group` layers (K3: 12)."""
+    """Attention residuals: every read is a softmax mix of the group sums so far.
+
+    group: how many layers (K3: 12), or sublayers where that is the unit, of which a layer has two; a group of one
+    sublayer makes every sublayer's output a source of its own.
+    """
 
     group: int
+    unit: Literal["layers", "sublayers"] = "layers"
 
     def __post_init__(self) -> None:
         require_positive(self, "group")
+        require_one_of(self, "unit", ("layers", "sublayers"))
+
+    @property
+    def sublayers(self) -> int:
+        """Sublayers of one group."""
+        return self.group if self.unit == "sublayers" else 2 * self.group
 
 
 StreamSpec = PlainStreamSpec | AttnResSpec
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerNormSpec:
-    """LayerNorm with weight and bias (GPT-2)."""
-
-    eps: float = 1e-5
-
-
-@dataclass(frozen=True, kw_only=True)
-class RMSNormSpec:
-    """RMSNorm with weight; statistics in at least fp32."""
-
-    eps: float = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,9 +219,9 @@ class Storage:
 class ModelConfig:
     """A whole language model.
 
-    name: as the user types it. architecture: one of the six. vocab: token ids. width: D. positions: rows of a learned
-    position table, or None. context: the model's own limit in tokens, or None. tied: the head is the embedding.
-    init_std: of the normal initial weights.
+    name: as the user types it. architecture: one of the six, or of a family that only loads (kda, qwen3_next). vocab:
+    token ids. width: D. positions: rows of a learned position table, or None. context: the model's own limit in tokens,
+    or None. tied: the head is the embedding. init_std: of the normal initial weights.
     """
 
     name: str
@@ -180,7 +230,7 @@ class ModelConfig:
     width: int
     layers: tuple[LayerSpec, ...]
     stream: StreamSpec
-    norm: LayerNormSpec | RMSNormSpec
+    norm: NormSpec
     positions: int | None = None
     context: int | None = None
     tied: bool = False

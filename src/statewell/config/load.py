@@ -13,6 +13,7 @@ KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         mixers.AttentionSpec,
+        mixers.RotaryAttentionSpec,
         mixers.LinearSpec,
         mixers.DeltaSpec,
         mixers.GatedDeltaSpec,
@@ -29,6 +30,7 @@ KINDS: dict[str, type] = {
         layers.AttnResSpec,
         layers.LayerNormSpec,
         layers.RMSNormSpec,
+        layers.OffsetRMSNormSpec,
         layers.Storage,
         layers.ModelConfig,
     )

@@ -236,3 +236,19 @@ def expert_stream(op: str, D: int, experts: ExpertStream, numbers: Sequence[int]
         yield number, expert
     if missing:
         raise ShapeError(f"{op}: expert {min(missing)} did not come; give each number asked for once.")
+
+
+def router(op: str, named: dict[str, Tensor | None], top_k: int) -> tuple[int, int]:
+    """x [..., D], weight [E, D] and, where there is one, bias [E] fit; top_k is from 1 to E. Returns (E, D)."""
+    x, weight, bias = named["x"], named["weight"], named.get("bias")
+    assert x is not None
+    assert weight is not None
+    rank(op, "weight", weight, "E, D")
+    floats(op, named)
+    E, D = weight.shape[0], x.shape[-1]
+    shape(op, "weight", weight, (E, D), "E, D")
+    if bias is not None:
+        shape(op, "bias", bias, (E,), "E")
+    if not 1 <= top_k <= E:
+        raise ShapeError(f"{op}: top_k is {top_k}, {E} experts allow 1 to {E}; choose a number in between.")
+    return E, D

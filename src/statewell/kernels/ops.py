@@ -309,14 +309,46 @@ def route(
     divided by (their sum + 1e-20) when renormalising and top_k > 1, times scaling.
     Source: arXiv:2408.15664; Kimi K3's released model code. Oracle: tests/kernels/test_moe.py.
     """
-    checks.rank("route", "weight", weight, "E, D")
-    checks.floats("route", {"x": x, "weight": weight, "bias": bias})
-    E, D = weight.shape[0], x.shape[-1]
-    checks.shape("route", "weight", weight, (E, D), "E, D")
-    checks.shape("route", "bias", bias, (E,), "E")
-    if not 1 <= top_k <= E:
-        raise ShapeError(f"route: top_k is {top_k}, {E} experts allow 1 to {E}; choose a number in between.")
-    return _pick("route", (E, D), x, weight)(x, weight, bias, top_k, scaling, renormalize)
+    dims = checks.router("route", {"x": x, "weight": weight, "bias": bias}, top_k)
+    return _pick("route", dims, x, weight)(x, weight, bias, top_k, scaling, renormalize)
+
+
+def route_grouped(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    top_k: int,
+    groups: tuple[int, int],
+    scaling: float = 1.0,
+    renormalize: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Choose top_k experts per token as `route` does, but only inside the token's best groups.
+
+    groups: (how many equal groups of neighbours the experts form, how many of them a token keeps); a group is judged by
+    the sum of its two best biased scores, ties go to the lowest.
+    Source: arXiv:2412.19437 section 2.1.2; Kimi K3's released model code. Oracle: tests/kernels/test_moe.py.
+    """
+    dims = E, _ = checks.router("route_grouped", {"x": x, "weight": weight, "bias": bias}, top_k)
+    count, kept = groups
+    if count < 1 or E % count or E // count < 2 or not 1 <= kept <= count or top_k > kept * (E // count):
+        raise ShapeError(
+            f"route_grouped: {top_k} of {E} experts from {kept} of {count} groups cannot be; use equal groups of 2 or "
+            "more that together hold top_k."
+        )
+    run = _pick("route_grouped", dims, x, weight)
+    return run(x, weight, bias, top_k, groups, scaling, renormalize)
+
+
+def route_softmax(
+    x: Tensor, weight: Tensor, top_k: int, scaling: float = 1.0, renormalize: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Choose top_k experts per token by softmax score; ties go to the lowest expert.
+
+    x: [..., D]. weight: [E, D]. Returns as `route`; the weights are divided by their sum when renormalising.
+    Source: arXiv:2101.03961; Qwen3-Next's released model code. Oracle: tests/kernels/test_moe.py.
+    """
+    dims = checks.router("route_softmax", {"x": x, "weight": weight}, top_k)
+    return _pick("route_softmax", dims, x, weight)(x, weight, top_k, scaling, renormalize)
 
 
 def experts(

@@ -1,6 +1,7 @@
-"""Four memories that keep one matrix per head, side by side: what each forgets, how each writes, how each reads.
+"""Memories that keep one matrix per head, side by side: what each forgets, how each writes, how each reads.
 
     additive     (linear attention)   never fades   adds k v^T                        reads S^T q / (z . q)
+    unnormalised (linear attention)   never fades   adds k v^T                        reads S^T q
     delta        (DeltaNet)           never fades   moves what k retrieves toward v   reads S^T q
     gated delta  (Gated DeltaNet)     by head       as delta, after the fade          reads S^T q
     key decay    (KDA)                by channel    as delta, after the fade          reads S^T q
@@ -14,6 +15,7 @@ segment is one token of a kept row and in the chunkwise form otherwise. Source: 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -99,12 +101,14 @@ def _correct(memory: Memory[Any], x: DeltaInputs | GatedDeltaInputs) -> None:
     _count_one(memory.kept)
 
 
-def _ask(memory: Memory[Any], x: DeltaInputs | GatedDeltaInputs) -> Tensor:
-    """The delta rule's read: S^T q / sqrt(K)."""
+def _ask(memory: Memory[Any], x: LinearInputs | DeltaInputs | GatedDeltaInputs) -> Tensor:
+    """The plain read: S^T q / sqrt(K)."""
     return (x.q.shape[-1] ** -0.5 * _retrieved(_whole_state(memory.kept), x.q)).to(x.v.dtype)
 
 
-def _through(memory: Memory[Any], x: DeltaInputs | GatedDeltaInputs, segments: Segments, forms: Forms) -> Tensor:
+def _through(
+    memory: Memory[Any], x: LinearInputs | DeltaInputs | GatedDeltaInputs, segments: Segments, forms: Forms
+) -> Tensor:
     """All tokens of the stream through the state, by the step where every segment is one token of a kept row."""
     state = memory.store.take("state", segments)
     if state is not None and segments.single:
@@ -118,10 +122,14 @@ def _through(memory: Memory[Any], x: DeltaInputs | GatedDeltaInputs, segments: S
 
 
 class Forms(NamedTuple):
-    """The two forms of one operation of the delta family."""
+    """The two forms of one operation whose state is a matrix alone."""
 
-    step: Callable[..., tuple[Tensor, Tensor]]
-    chunks: Callable[..., tuple[Tensor, Tensor]]
+    step: Callable[..., tuple[Tensor, Any]]
+    chunks: Callable[..., tuple[Tensor, Any]]
+
+
+_linear_step = partial(ops.linear_step, normalize=False)
+_linear = partial(ops.linear, normalize=False)
 
 
 class AdditiveMemory(Memory[LinearInputs]):
@@ -154,6 +162,23 @@ class AdditiveMemory(Memory[LinearInputs]):
         self.store.put("z", segments, held[1])
         self.store.advance(segments)
         return o
+
+
+class UnnormalisedMemory(Memory[LinearInputs]):
+    """Linear attention without the normaliser: S alone, read as it is. Source: arXiv:2307.08621, section 2.1."""
+
+    def forget(self, x: LinearInputs) -> None:
+        """Nothing fades."""
+
+    def write(self, x: LinearInputs) -> None:
+        _add_outer(_whole_state(self.kept), x.k, x.v)
+        _count_one(self.kept)
+
+    def read(self, x: LinearInputs) -> Tensor:
+        return _ask(self, x)
+
+    def mix(self, x: LinearInputs, segments: Segments) -> Tensor:
+        return _through(self, x, segments, Forms(_linear_step, _linear))
 
 
 class DeltaMemory(Memory[DeltaInputs]):

@@ -1,4 +1,4 @@
-"""Two memories that keep something of every token: GPT-2's keys and values, and the latent rows of MLA.
+"""Two memories that keep something of every token: attention's keys and values, and the latent rows of MLA.
 
 Nothing is forgotten and nothing is corrected: a write appends, a read weighs everything held by softmax. `mix` attends
 within the stream where every segment starts empty, and otherwise over each row's cache.
@@ -19,7 +19,7 @@ from statewell.memory.store import RowStore
 
 
 class KVInputs(NamedTuple):
-    """q, k, v: [1, T, H, K]. Without T for one token of each row."""
+    """q: [1, T, H, K]. k, v: [1, T, Hk, K], H a multiple of Hk. Without T for one token of each row."""
 
     q: Tensor
     k: Tensor
@@ -55,7 +55,7 @@ def _over_rows(segments: Segments, q: Tensor, attend: Callable[[int, Tensor], Te
 
 
 class KVMemory(Memory[KVInputs]):
-    """GPT-2's cache: every key and value so far, 2 x H x K values per token."""
+    """Attention's cache: every key and value so far, 2 x Hk x K values per token; H/Hk query heads share a key head."""
 
     def forget(self, x: KVInputs) -> None:
         """Nothing fades."""
@@ -66,7 +66,8 @@ class KVMemory(Memory[KVInputs]):
     def read(self, x: KVInputs) -> Tensor:
         outputs = []
         for row, q in enumerate(x.q):
-            k, v = self.kept.held("k", row).to(q.dtype), self.kept.held("v", row).to(q.dtype)
+            held = (self.kept.held(name, row).to(q.dtype) for name in ("k", "v"))
+            k, v = (part.repeat_interleave(len(q) // part.shape[1], dim=1) for part in held)
             weights = (torch.einsum("hk,shk->hs", q, k) * q.shape[-1] ** -0.5).softmax(-1)
             outputs.append(torch.einsum("hs,shv->hv", weights, v))
         return torch.stack(outputs)

@@ -21,10 +21,10 @@ class Block(nn.Module):
     def __init__(self, config: ModelConfig, index: int) -> None:
         super().__init__()
         layer, width, eps = config.layers[index], config.width, config.norm.eps
-        self.mixer_site = site(config.stream, width, eps, closes=closes_group(config.stream, index))
+        self.mixer_site = site(config.stream, width, eps, closes=closes_group(config.stream, 2 * index))
         self.mixer_norm = norm(config.norm, width)
         self.mixer: Mixer = mixer(layer.mixer, width, eps)
-        self.ffn_site = site(config.stream, width, eps, closes=False)
+        self.ffn_site = site(config.stream, width, eps, closes=closes_group(config.stream, 2 * index + 1))
         self.ffn_norm = norm(config.norm, width)
         self.ffn: nn.Module = ffn(layer.ffn, width, eps)
 

@@ -14,12 +14,13 @@ from torch import Tensor, nn
 
 from statewell.config.mixers import KDASpec
 from statewell.models.backbone import LanguageModel
+from statewell.models.convolution import ShortConv
 from statewell.models.ffn.experts import DenseExperts
 from statewell.models.ffn.mlp import MLP, GatedMLP
-from statewell.models.ffn.moe import Router
+from statewell.models.ffn.router import SigmoidRouter, SoftmaxRouter
 from statewell.models.mixers.gated_delta import GatedDelta
 from statewell.models.mixers.kda import KDA
-from statewell.models.parts import Embedding, LayerNorm, Linear, RMSNorm, ShortConv
+from statewell.models.parts import Embedding, LayerNorm, Linear, OffsetRMSNorm, RMSNorm
 from statewell.models.stream import AttnResSite
 
 DT_MIN, DT_MAX, DT_FLOOR = 1e-3, 0.1, 1e-4  # the initial step sizes whose inverse softplus dt_bias is
@@ -51,15 +52,21 @@ def _set_values(module: nn.Module, std: float, generator: torch.Generator) -> No
             module.bias.zero_()
         case RMSNorm():
             module.weight.fill_(1)
+        case OffsetRMSNorm():
+            module.weight.zero_()
         case ShortConv():
             bound = module.weight.shape[1] ** -0.5
             _uniform(module.weight, -bound, bound, generator)
+            if module.bias is not None:
+                module.bias.zero_()
         case AttnResSite():
             module.norm_weight.fill_(1)
             module.query.zero_()
-        case Router():
+        case SigmoidRouter():
             _normal(module.weight, std, generator)
             module.correction_bias.zero_()
+        case SoftmaxRouter():
+            _normal(module.weight, std, generator)
         case DenseExperts():
             for weight in (module.w1, module.w3, module.w2):
                 _normal(weight, std, generator)

@@ -1,18 +1,17 @@
 """The small parts every model is made of. Weights keep their stored dtype; products run in the activations' dtype, so
-that
-bf16 weights on a CPU are multiplied in fp32. Values are set in `init.py`, never here.
+that bf16 weights on a CPU are multiplied in fp32. Values are set in `init.py`, never here.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from statewell.config.layers import LayerNormSpec, RMSNormSpec
+from statewell.config.norms import LayerNormSpec, NormSpec, OffsetRMSNormSpec, RMSNormSpec
 from statewell.kernels import ops
-from statewell.memory.matrix import Tails
-from statewell.memory.segments import Segments
 
 
 def empty(*shape: int) -> nn.Parameter:
@@ -60,6 +59,30 @@ class RMSNorm(nn.Module):
         return ops.rms_norm(x, self.weight.to(x.dtype), self.eps)
 
 
+class OffsetRMSNorm(nn.Module):
+    """x / rms(x) * (1 + weight) over the last dimension, all in at least fp32. Source: Qwen3-Next release."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = empty(width)
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        x32 = promoted(x)
+        return ops.rms_norm(x32, 1 + self.weight.to(x32.dtype), self.eps).to(x.dtype)
+
+
+class UnweightedRMSNorm(nn.Module):
+    """x / rms(x) over the last dimension; statistics in at least fp32."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.rms_norm(x, x.new_ones(x.shape[-1]), self.eps)
+
+
 class LayerNorm(nn.Module):
     """(x - mean) / std * weight + bias over the last dimension."""
 
@@ -73,18 +96,13 @@ class LayerNorm(nn.Module):
         return F.layer_norm(x, self.weight.shape, self.weight.to(x.dtype), self.bias.to(x.dtype), self.eps)
 
 
-class ShortConv(nn.Module):
-    """A causal depthwise convolution and SiLU; weight [D, W]. The tokens before a segment come from its row's tail."""
-
-    def __init__(self, width: int, taps: int) -> None:
-        super().__init__()
-        self.weight = empty(width, taps)
-
-    def forward(self, x: Tensor, name: str, tails: Tails, segments: Segments) -> Tensor:
-        """x [1, T, D] -> [1, T, D], through the tail `name`."""
-        return F.silu(tails.convolve(name, x, self.weight, segments))
+_NORMS: dict[type, Callable[[int, float], nn.Module]] = {
+    LayerNormSpec: LayerNorm,
+    RMSNormSpec: RMSNorm,
+    OffsetRMSNormSpec: OffsetRMSNorm,
+}
 
 
-def norm(spec: LayerNormSpec | RMSNormSpec, width: int) -> LayerNorm | RMSNorm:
-    """The model's norm over `width` channels."""
-    return LayerNorm(width, spec.eps) if isinstance(spec, LayerNormSpec) else RMSNorm(width, spec.eps)
+def norm(spec: NormSpec, width: int) -> nn.Module:
+    """The norm `spec` describes, over `width` channels."""
+    return _NORMS[type(spec)](width, spec.eps)

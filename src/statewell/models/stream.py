@@ -82,10 +82,12 @@ def site(spec: StreamSpec, width: int, eps: float, closes: bool) -> Site:
     return AttnResSite(width, eps, closes) if isinstance(spec, AttnResSpec) else PlainSite()
 
 
-def closes_group(spec: StreamSpec, layer: int) -> bool:
-    """Whether the mixer of 0-based `layer` closes a group: every `group`-th layer from the first, the embedding's
-    sum."""
-    return isinstance(spec, AttnResSpec) and layer % spec.group == 0
+def closes_group(spec: StreamSpec, sublayer: int) -> bool:
+    """Whether 0-based `sublayer` closes a group: each that begins one does, the first closing the embedding's sum.
+
+    Layer i's mixer is sublayer 2i, its FFN 2i + 1; groups of whole layers close at mixers alone.
+    """
+    return isinstance(spec, AttnResSpec) and sublayer % spec.sublayers == 0
 
 
 def start(spec: StreamSpec, embedded: Tensor) -> Stream:

@@ -14,6 +14,7 @@ from statewell.config.mixers import (
     LinearSpec,
     MixerSpec,
     MLASpec,
+    RotaryAttentionSpec,
 )
 from statewell.errors import ConfigError
 from statewell.plan.weights import active
@@ -40,9 +41,14 @@ def _(spec: AttentionSpec, context: int) -> int:
 
 
 @_mixing.register
+def _(spec: RotaryAttentionSpec, context: int) -> int:
+    return 4 * spec.heads * spec.head_dim * (context + 1)
+
+
+@_mixing.register
 def _(spec: LinearSpec, context: int) -> int:
     # write k v^T, read q S
-    return 4 * spec.heads * spec.key_dim * spec.value_dim
+    return 4 * spec.heads * spec.features * spec.value_dim
 
 
 @_mixing.register
@@ -59,7 +65,7 @@ def _(spec: GatedDeltaSpec, context: int) -> int:
 
 @_mixing.register
 def _(spec: KDASpec, context: int) -> int:
-    return 7 * spec.heads * spec.key_dim * spec.value_dim
+    return 7 * spec.states * spec.key_dim * spec.value_dim
 
 
 @_mixing.register

@@ -33,6 +33,8 @@ OPS: Mapping[str, Callable] = {
     "swiglu": parts.swiglu,
     "situ": parts.situ,
     "route": moe.route,
+    "route_grouped": moe.route_grouped,
+    "route_softmax": moe.route_softmax,
     "experts": moe.experts,
     "l2norm": parts.l2norm,
     "rms_norm": parts.rms_norm,

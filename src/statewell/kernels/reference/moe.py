@@ -19,23 +19,68 @@ from statewell.kernels.reference.precision import promoted
 def route(
     x: Tensor, weight: Tensor, bias: Tensor, top_k: int, scaling: float, renormalize: bool
 ) -> tuple[Tensor, Tensor]:
-    """The top_k experts of each token by sigmoid score plus bias, with weights from the scores alone.
+    """The top_k experts of each token by sigmoid score plus bias, with weights from the scores alone."""
+    scores, biased = _sigmoid_scores(x, weight, bias)
+    index = _best(biased, top_k)
+    return index, _weights(scores, index, scaling, renormalize)
+
+
+def route_grouped(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    top_k: int,
+    groups: tuple[int, int],
+    scaling: float,
+    renormalize: bool,
+) -> tuple[Tensor, Tensor]:
+    """As `route`, inside the best groups[1] of groups[0] equal groups, judged by their two best biased scores."""
+    scores, biased = _sigmoid_scores(x, weight, bias)
+    grouped = biased.unflatten(-1, (groups[0], -1))  # [..., groups, E/groups]
+    judged = grouped.topk(2, dim=-1).values.sum(-1).clamp_(min=torch.finfo(grouped.dtype).min)
+    kept = _best(judged, groups[1])
+    outside = torch.ones_like(grouped[..., 0], dtype=torch.bool).scatter_(-1, kept, False)
+    # -inf ranks below every expert inside: their scores are finite
+    inside = grouped.masked_fill(outside[..., None], float("-inf")).flatten(-2)
+    index = _best(inside, top_k)
+    return index, _weights(scores, index, scaling, renormalize)
+
+
+def route_softmax(x: Tensor, weight: Tensor, top_k: int, scaling: float, renormalize: bool) -> tuple[Tensor, Tensor]:
+    """The top_k experts of each token by softmax score."""
+    dtype = promoted(x, weight)
+    scores = torch.softmax(x.to(dtype) @ weight.to(dtype).T, dim=-1)  # [..., E]
+    index = _best(scores.detach().clone(), top_k)
+    chosen = scores.gather(-1, index)
+    return index, (chosen / chosen.sum(dim=-1, keepdim=True) if renormalize else chosen) * scaling
+
+
+def _sigmoid_scores(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores [..., E], and the same plus the bias without a gradient."""
+    dtype = promoted(x, weight)
+    scores = torch.sigmoid(x.to(dtype) @ weight.to(dtype).T)
+    # finite, so that an expert with bias -inf still differs from one already chosen
+    return scores, (scores.detach() + bias.detach().to(dtype)).clamp_(min=torch.finfo(dtype).min)
+
+
+def _best(scores: Tensor, count: int) -> Tensor:
+    """The places of the `count` best scores, best first; `scores` is used up.
 
     torch.topk promises nothing about ties; argmax names the first of equals, so the lowest expert wins.
     """
-    dtype = promoted(x, weight)
-    scores = torch.sigmoid(x.to(dtype) @ weight.to(dtype).T)  # [..., E]
-    # finite, so that an expert with bias -inf still differs from one already chosen
-    biased = (scores.detach() + bias.detach().to(dtype)).clamp_(min=torch.finfo(dtype).min)
     picks = []
-    for _ in range(top_k):
-        picks.append(biased.argmax(dim=-1, keepdim=True))
-        biased.scatter_(-1, picks[-1], float("-inf"))
-    index = torch.cat(picks, dim=-1)
+    for _ in range(count):
+        picks.append(scores.argmax(dim=-1, keepdim=True))
+        scores.scatter_(-1, picks[-1], float("-inf"))
+    return torch.cat(picks, dim=-1)
+
+
+def _weights(scores: Tensor, index: Tensor, scaling: float, renormalize: bool) -> Tensor:
+    """The chosen scores, over their sum when renormalising more than one."""
     chosen = scores.gather(-1, index)
-    if renormalize and top_k > 1:
+    if renormalize and index.shape[-1] > 1:
         chosen = chosen / (chosen.sum(dim=-1, keepdim=True) + 1e-20)
-    return index, chosen * scaling
+    return chosen * scaling
 
 
 def experts(

@@ -1,57 +1,46 @@
-"""Experts chosen per token: the router, the routed experts, a shared expert beside them; and K3's latent kind, which is
-the
-same between two projections.
+"""Experts chosen per token: the routed experts and a shared expert beside them; and K3's latent kind, which is the
+same between two projections. How they are chosen is `router.py`'s.
 """
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Callable
+
 from torch import Tensor, nn
 
 from statewell.config.layers import LatentMoESpec, MoESpec
-from statewell.kernels import ops
 from statewell.models.ffn.experts import DenseExperts, Experts
 from statewell.models.ffn.mlp import GatedMLP
-from statewell.models.parts import Linear, RMSNorm, empty, promoted
-
-
-class Router(nn.Module):
-    """x [..., D] -> expert index and weight, each [..., top_k].
-
-    Scores are sigmoids in at least fp32; the correction bias moves only which experts are chosen, never their weights.
-    """
-
-    def __init__(self, spec: MoESpec | LatentMoESpec, width: int) -> None:
-        super().__init__()
-        self.spec = spec
-        self.weight = empty(spec.experts, width)
-        self.register_buffer("correction_bias", torch.empty(spec.experts))
-        self.correction_bias: Tensor
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        spec = self.spec
-        return ops.route(
-            promoted(x),
-            promoted(self.weight),
-            self.correction_bias,
-            spec.top_k,
-            spec.scaling,
-            spec.renormalize,
-        )
+from statewell.models.ffn.router import router
+from statewell.models.parts import Linear, RMSNorm
 
 
 class MoE(nn.Module):
-    """x [..., D] -> routed experts' weighted sum + the shared expert. Source: Kimi Linear release."""
+    """x [..., D] -> routed experts' weighted sum + the shared expert, gated or not.
+
+    Sources: Kimi Linear release; Qwen3-Next release, for the gate.
+    """
 
     def __init__(self, spec: MoESpec, width: int, eps: float) -> None:
         super().__init__()
-        self.router = Router(spec, width)
+        self.router = router(spec, width)
         self.experts: Experts = DenseExperts(spec, width)
         self.shared = GatedMLP(spec.activation, spec.shared_width, width)
+        if spec.shared_gate:
+            self.shared_gate = Linear(width, 1)
+            self._shared: Callable[[Tensor], Tensor] = self._gated
+        else:
+            self._shared = self._ungated
+
+    def _ungated(self, x: Tensor) -> Tensor:
+        return self.shared(x)
+
+    def _gated(self, x: Tensor) -> Tensor:
+        return self.shared_gate(x).sigmoid() * self.shared(x)
 
     def forward(self, x: Tensor) -> Tensor:
         index, weight = self.router(x)
-        return self.experts(x, index, weight) + self.shared(x)
+        return self.experts(x, index, weight) + self._shared(x)
 
 
 class LatentMoE(nn.Module):
@@ -60,7 +49,7 @@ class LatentMoE(nn.Module):
 
     def __init__(self, spec: LatentMoESpec, width: int, eps: float) -> None:
         super().__init__()
-        self.router = Router(spec, width)
+        self.router = router(spec, width)
         self.latent_down_proj = Linear(width, spec.latent)
         self.experts: Experts = DenseExperts(spec, spec.latent)
         self.latent_norm = RMSNorm(spec.latent, eps)

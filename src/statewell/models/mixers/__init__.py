@@ -1,4 +1,4 @@
-"""The six mixers: projections and gates of their own, then `memory.mix`. One file each; this is their registry.
+"""The mixers: projections and gates of their own, then `memory.mix`. One file each; this is their registry.
 
 A mixer answers `new_memory(store)` (the memory mechanism over a store) and `forward(x, memory, segments)`.
 """
@@ -18,6 +18,7 @@ from statewell.config.mixers import (
     LinearSpec,
     MixerSpec,
     MLASpec,
+    RotaryAttentionSpec,
 )
 from statewell.memory.base import Memory
 from statewell.memory.segments import Segments
@@ -28,6 +29,7 @@ from statewell.models.mixers.gated_delta import GatedDelta
 from statewell.models.mixers.kda import KDA
 from statewell.models.mixers.linear import LinearAttention
 from statewell.models.mixers.mla import MLA
+from statewell.models.mixers.rotary import RotaryAttention
 from statewell.models.parts import Linear
 
 
@@ -52,6 +54,7 @@ class Mixer(Protocol):
 
 _MIXERS: dict[type, Callable[..., Mixer]] = {
     AttentionSpec: Attention,
+    RotaryAttentionSpec: RotaryAttention,
     LinearSpec: LinearAttention,
     DeltaSpec: Delta,
     GatedDeltaSpec: GatedDelta,
