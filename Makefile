@@ -21,7 +21,7 @@ define install
 	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints/packages.txt $$keep --no-build-isolation -e '.$(1)'
 endef
 
-.PHONY: install demo test check lint clean
+.PHONY: install demo test check fuzz lint clean
 install: .venv/bin/python
 	$(call install,)
 
@@ -36,6 +36,12 @@ test: install-test
 
 check: install-test
 	$(BIN)/python -m pytest -m 'not gpu'
+
+# Longer than `make check` does it: each target for FUZZ_SECONDS.
+FUZZ_SECONDS ?= 120
+fuzz: .venv/bin/python
+	$(call install,[test$(comma)fuzz])
+	$(BIN)/python -m tests.fuzz.run --runs 10000000 --seconds $(FUZZ_SECONDS)
 
 lint: .venv/bin/python
 	$(call install,[test$(comma)lint])

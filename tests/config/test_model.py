@@ -60,7 +60,7 @@ def changed(path: list, value: object) -> dict:
         ),
         (["layers", 1, "ffn", "top_k"], 99, "chooses 99 of 8 experts"),
         (["layers", 0, "mixer", "heads"], 0, "KDASpec.heads is 0"),
-        (["layers", 0, "mixer", "heads"], "4", "KDASpec.heads is '4'"),
+        (["layers", 0, "mixer", "heads"], "4", "model.layers[0].mixer.heads is '4'"),
     ],
 )
 def test_a_wrong_config_is_named_by_its_path(path, value, words):
@@ -146,3 +146,27 @@ def test_memory_is_the_sum_over_layers():
     assert config.memory("fp32").bytes_per_token == len(config.layers) * 2 * 64 * 4
     assert isinstance(config.stream, PlainStreamSpec)
     assert isinstance(preset("deltanet", "nano").norm, RMSNormSpec)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("vocab",), "256"),
+        (("vocab",), True),
+        (("vocab",), 2.5),
+        (("context",), []),
+        (("layers",), 3),
+        (("layers", 0), None),
+        (("layers", 0, "mixer"), {"kind": "RMSNormSpec"}),
+        (("name",), None),
+        (("tied",), 1),
+    ],
+)
+def test_a_field_of_another_type_is_refused_by_its_path(path, value):
+    document = model_to_json(preset("gpt2", "nano"))
+    place = document
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    with pytest.raises(ConfigError, match=r"model\."):
+        model_from_json(document)

@@ -10,6 +10,7 @@ import torch
 from statewell.engine.generate import generate
 from statewell.engine.sampling import Sampling
 from statewell.errors import DataError, LimitError, RequestError
+from statewell.text import ByteTokenizer, Specials
 from tests.engine.standin import StandIn
 
 GREEDY = Sampling(temperature=0)
@@ -192,3 +193,29 @@ def test_a_model_without_a_tokenizer_is_refused():
 def test_half_a_surrogate_pair_is_refused():
     with pytest.raises(DataError, match="surrogate"):
         generate(saying("x"), "a\ud800")
+
+
+class Opening(ByteTokenizer):
+    """Bytes whose prompts start with `>` and whose text is over at `.`."""
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "specials", Specials(separator=0, opening=(ord(">"),), ends=frozenset({ord(".")})))
+
+
+def test_text_into_an_empty_memory_starts_with_the_tokenizers_opening():
+    model = saying("abc", ">go")
+    model.tokenizer = Opening()
+    memory = model.new_memory(rows=1)
+    list(generate(model, "go", max_tokens=2, sampling=GREEDY, memory=memory))
+    list(generate(model, "on", max_tokens=1, sampling=GREEDY, memory=memory))
+    list(generate(model, [7], max_tokens=1, sampling=GREEDY))
+    assert bytes(memory.ids) == b">goaon"
+    assert model.memories[1].ids == [7]
+
+
+def test_text_is_over_at_an_end_of_the_tokenizer_which_is_not_shown():
+    model = saying("ab.cd", ">go")
+    model.tokenizer = Opening()
+    events = list(generate(model, "go", max_tokens=9, sampling=GREEDY))
+    assert "".join(event.text for event in events) == "ab"
+    assert (events[-1].token, events[-1].finish_reason, events[-1].statistics.tokens) == (ord("."), "stop", 3)

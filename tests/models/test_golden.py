@@ -8,7 +8,7 @@ from torch import Tensor
 
 from statewell.models.backbone import LanguageModel
 from statewell.models.mixers.kda import KDA
-from tests.models.released import our_name, our_value, outputs, released_model
+from tests.models.golden import golden_model, in_our_names, outputs
 
 FOLDERS = ["gpt2", "kimi_linear", "kimi_k3", "kimi_k3_dense"]
 FLOAT64_LIMIT = 1e-9
@@ -36,7 +36,7 @@ def stepwise(model: LanguageModel, ids: Tensor, prompt: int, piece: int) -> tupl
 @pytest.mark.parametrize("folder", FOLDERS)
 @torch.no_grad()
 def test_float64_logits_equal_the_golden_whole_stepwise_and_in_pieces_of_seven(folder):
-    golden, model = outputs(folder), released_model(folder)
+    golden, model = outputs(folder), golden_model(folder)
     for case in cases(golden):
         ids, logits = golden[f"{case}/input_ids"], golden[f"{case}/logits"]
         assert largest(model(ids), logits) <= FLOAT64_LIMIT
@@ -51,7 +51,7 @@ def test_float64_logits_equal_the_golden_whole_stepwise_and_in_pieces_of_seven(f
 @pytest.mark.parametrize("folder", FLOAT32_LIMIT)
 @torch.no_grad()
 def test_float32_logits_are_within_the_goldens_limit(folder):
-    golden, model = outputs(folder, "outputs_f32"), released_model(folder, torch.float32)
+    golden, model = outputs(folder, "outputs_f32"), golden_model(folder, torch.float32)
     for case in cases(golden):
         assert largest(model(golden[f"{case}/input_ids"]), golden[f"{case}/logits"]) <= FLOAT32_LIMIT[folder]
 
@@ -59,7 +59,7 @@ def test_float32_logits_are_within_the_goldens_limit(folder):
 @pytest.mark.parametrize("folder", ["gpt2", "kimi_linear"])
 @torch.no_grad()
 def test_hidden_states_equal_the_golden_layer_by_layer(folder):
-    golden, model = outputs(folder), released_model(folder)
+    golden, model = outputs(folder), golden_model(folder)
     for case in cases(golden):
         seen = []
         hooks = [
@@ -77,7 +77,7 @@ def test_hidden_states_equal_the_golden_layer_by_layer(folder):
 
 @torch.no_grad()
 def test_k3_attention_residuals_routing_and_memory_equal_the_golden_inside():
-    golden, model = outputs("kimi_k3"), released_model("kimi_k3")
+    golden, model = outputs("kimi_k3"), golden_model("kimi_k3")
     ids, found = golden["B2T13/input_ids"], {}
     for index, block in enumerate(model.blocks):
         path = f"layer.{index}"
@@ -110,7 +110,7 @@ def test_k3_attention_residuals_routing_and_memory_equal_the_golden_inside():
 
 @torch.no_grad()
 def test_k3_state_after_a_prompt_equals_the_golden_state_transposed():
-    golden, model = outputs("kimi_k3"), released_model("kimi_k3")
+    golden, model = outputs("kimi_k3"), golden_model("kimi_k3")
     prompt = golden["B1T90/prefill_logits"].shape[1]
     memory = model.new_memory(1)
     model(golden["B1T90/input_ids"][:, :prompt], memory)
@@ -125,7 +125,7 @@ def test_k3_state_after_a_prompt_equals_the_golden_state_transposed():
 @pytest.mark.parametrize("recompute", [False, True], ids=["plain", "recomputed"])
 @pytest.mark.parametrize("folder", LOSS_LIMIT)
 def test_loss_and_every_gradient_equal_the_golden(folder, recompute):
-    golden, model = outputs(folder), released_model(folder, recompute=recompute)
+    golden, model = outputs(folder), golden_model(folder, recompute=recompute)
     case = "loss" if "loss/loss" in golden else "B2T13"
     ids = golden[f"{case}/input_ids"]
     logits = model(ids)
@@ -133,13 +133,12 @@ def test_loss_and_every_gradient_equal_the_golden(folder, recompute):
     loss.backward()
     assert largest(loss.detach()[None], golden[f"{case}/loss"]) <= LOSS_LIMIT[folder]
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
-    compared = 0
-    for key, expected in golden.items():
-        if key.startswith(f"{case}/grad."):
-            name = our_name(key.removeprefix(f"{case}/grad."))
-            assert gradients[name] is not None, name
-            assert largest(gradients[name], our_value(name, expected, model.config)) <= LOSS_LIMIT[folder], name
-            compared += 1
-    assert compared >= 15
+    expected = {
+        key.removeprefix(f"{case}/grad."): value for key, value in golden.items() if key.startswith(f"{case}/grad.")
+    }
+    for name, value in in_our_names(folder, expected).items():
+        assert gradients[name] is not None, name
+        assert largest(gradients[name], value) <= LOSS_LIMIT[folder], name
+    assert len(expected) >= 15
     unused = {name for name, gradient in gradients.items() if gradient is None}
     assert unused <= {"blocks.0.mixer_site.norm_weight", "blocks.0.mixer_site.query"}

@@ -97,3 +97,21 @@ def test_a_model_with_a_limit_reads_to_its_limit_and_says_so(small_model):
     assert result.bits_per_byte == pytest.approx(expected, rel=1e-5)
     within = evaluate_carried(model, stream_of(40, 33), max_tokens=1000)
     assert within.truncated_at is None
+
+
+def test_bits_are_for_each_byte_of_text_that_tokens_stand_for(model):
+    plain = stream_of(70, 33)
+    sizes = np.arange(256) % 5 + 1
+    long = dataclasses.replace(plain, token_bytes=sizes)
+    assert evaluate(model, long, length=16, max_tokens=64).bits_per_byte == pytest.approx(
+        evaluate(model, plain, length=16, max_tokens=64).bits_per_byte * 64 / written(sizes, plain, 16, 64)
+    )
+    targets = np.concatenate([plain.ids[1:71], plain.ids[72:105]])
+    assert evaluate_carried(model, long, max_tokens=1000).bits_per_byte == pytest.approx(
+        evaluate_carried(model, plain, max_tokens=1000).bits_per_byte * 103 / sizes[targets].sum()
+    )
+
+
+def written(sizes, stream, length, tokens):
+    starts = np.arange(tokens // length) * ((stream.tokens - 1) // length) // (tokens // length) * length
+    return sum(sizes[stream.ids[start + 1 : start + length + 1]].sum() for start in starts)

@@ -11,13 +11,16 @@ from torch import nn
 from statewell.architectures import ARCHITECTURES, preset
 from statewell.checkpoints.native import load_model
 from statewell.config.run import TrainConfig
+from statewell.engine.generate import generate
 from statewell.errors import BusyError, CheckpointError, DataError, RequestError, TrainingError
+from statewell.text import load_tokenizer
 from statewell.train import loop, run
 from statewell.train.events import CheckpointEvent, EvalEvent, NoticeEvent, StepEvent
 from statewell.train.folder import read_request
 from statewell.train.lock import run_lock
 from statewell.train.metrics import read_metrics
 from statewell.train.run import train
+from tests.text.vocabularies import FORMATS
 from tests.train.conftest import write_text
 
 # Trains in a process of its own that stands still at step 7, to be killed there without a chance to save.
@@ -385,3 +388,42 @@ def test_a_parameter_that_no_gradient_reaches_does_not_stop_a_resume(
     plant(monkeypatch, lambda model: model.register_parameter("idle", nn.Parameter(torch.ones(2))))
     train(small_model, short_run, tmp_path / "run", (text,))
     assert train(small_model, short_run, tmp_path / "run", (text,), resume=True).finished
+
+
+def test_a_run_with_a_tokenizer_keeps_its_files_goes_on_with_them_and_generates(tmp_path, text, small_model, short_run):
+    tokenizer = load_tokenizer(FORMATS["kimi"](tmp_path / "tokenizer"))
+    model = dataclasses.replace(small_model, vocab=tokenizer.vocab + 2)
+    first = train(model, short_run, tmp_path / "whole", (text,), tokenizer=tokenizer)
+    assert first.val_bits_per_byte < 12  # about 3.3 bytes a token, 9 bits for a token drawn at random
+
+    def interrupt(event):
+        if isinstance(event, StepEvent) and event.step == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    folder = tmp_path / "run"
+    train(model, short_run, folder, (text,), on_event=interrupt, tokenizer=tokenizer)
+    assert (folder / "tiktoken.model").read_bytes() == tokenizer.files["tiktoken.model"]
+    for path in (tmp_path / "tokenizer").iterdir():
+        path.unlink()  # nothing of the run is elsewhere
+    (folder / "config.json").unlink()  # as after a kill before the first weights were saved
+    assert train(model, short_run, folder, (text,), resume=True).finished
+    assert losses(folder) == losses(tmp_path / "whole")
+    loaded = load_model(folder)
+    assert loaded.tokenizer == tokenizer
+    assert "".join(event.text for event in generate(loaded, "def import", max_tokens=4))
+
+
+def test_what_a_killed_start_left_of_a_tokenizer_does_not_stand_in_the_way(tmp_path, text, small_model, short_run):
+    (tmp_path / "run" / "state").mkdir(parents=True)
+    (tmp_path / "run" / "tiktoken.model").write_bytes(b"")
+    assert train(small_model, short_run, tmp_path / "run", (text,)).finished
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "tiktoken.model").write_bytes(b"")
+    with pytest.raises(RequestError, match="holds files that are not a run"):
+        train(small_model, short_run, tmp_path / "other", (text,))
+
+
+def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path, text, small_model, short_run):
+    tokenizer = load_tokenizer(FORMATS["gpt2"](tmp_path / "tokenizer"))
+    with pytest.raises(RequestError, match="has 256 symbols and the text is read as"):
+        train(small_model, short_run, tmp_path / "run", (text,), tokenizer=tokenizer)

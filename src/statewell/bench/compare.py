@@ -23,10 +23,10 @@ from statewell.bench.events import Measuring, OnCompareEvent, RowBegun, RowDone,
 from statewell.bench.report import render
 from statewell.bench.results import VERSION, Machine, Results, Row, Settings, mark_spread, read, to_json
 from statewell.bench.row import build_row, choose_prompts
-from statewell.checkpoints.files import write_atomically
 from statewell.config.layers import ModelConfig
 from statewell.config.run import TrainConfig
 from statewell.errors import RequestError
+from statewell.formats.files import write_atomically
 from statewell.text import ByteTokenizer
 from statewell.train.corpus import Corpus, open_corpus, require_windows
 from statewell.train.events import CheckpointEvent, Event, NoticeEvent

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from statewell.checkpoints.rules import Either, Entry, Ignore, Repeat, Rule
+from statewell.checkpoints.rules import AsIs, Either, Entry, Ignore, Rename, Repeat, Rule
 from statewell.errors import CheckpointError
 
 
@@ -68,11 +68,19 @@ def resolve(
 def writing_rules(entries: Iterable[Entry], targets: Collection[str]) -> tuple[Rule, ...]:
     """The rules that write a model with these tensors: of alternatives the first that fits it."""
     rules: list[Rule] = []
+    repeats: list[Repeat] = []
     for entry in entries:
-        if not isinstance(entry, Ignore | Repeat):
+        if isinstance(entry, Repeat):
+            repeats.append(entry)
+        elif not isinstance(entry, Ignore):
             rules += _fitting(entry.options if isinstance(entry, Either) else ((entry,),), targets)[0]
     _require_targets(rules, targets)
-    return tuple(rules)
+    return (*rules, *(_second_copy(repeat, rules) for repeat in repeats if repeat.written))
+
+
+def _second_copy(repeat: Repeat, rules: Iterable[Rule]) -> Rule:
+    original = next(rule for rule in rules if rule.sources == (repeat.original,))
+    return Rename(repeat.source, original.targets[0], original.form if isinstance(original, Rename) else AsIs())
 
 
 def _fitting(options: tuple[tuple[Rule, ...], ...], targets: Collection[str]) -> list[tuple[Rule, ...]]:
@@ -101,9 +109,7 @@ def _require_sources(rules: Iterable[Rule], names: Collection[str]) -> set[str]:
         used.update(sources)
         missing += [source for source in sources if source not in names]
     if missing:
-        raise CheckpointError(
-            f"{len(missing):,} tensors that the model needs are not in the file, first: {missing[0]}."
-        )
+        raise CheckpointError(f"{len(missing):,} of the model's tensors not in the file, first: {missing[0]}.")
     return used
 
 
@@ -131,7 +137,6 @@ def _ignored_by_pattern(patterns: list[Ignore], left: list[str]) -> dict[str, st
             ignored[name] = reason
     if unused:
         raise CheckpointError(
-            f"{len(unused):,} tensors of the file are not used, first: {min(unused)}; its config.json is another "
-            "model's."
+            f"{len(unused):,} of the file's tensors not used, first: {min(unused)}; its config.json is another model's."
         )
     return ignored

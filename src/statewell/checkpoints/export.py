@@ -121,12 +121,19 @@ def _generation(ids: TokenIds) -> dict[str, Json]:
 
 
 def _tokenizer_files(tokenizer: Tokenizer | None) -> Mapping[str, bytes]:
-    return byte_tokenizer_files() if isinstance(tokenizer, ByteTokenizer) else {}
+    if tokenizer is None:
+        return {}
+    return byte_tokenizer_files() if isinstance(tokenizer, ByteTokenizer) else tokenizer.files
 
 
 def _ids(tokenizer: Tokenizer | None) -> TokenIds:
-    """One token begins and ends every document of ours."""
-    return TokenIds() if tokenizer is None else TokenIds(bos=tokenizer.separator, eos=(tokenizer.separator,))
+    """The separator stands before every document that the model was trained on, and after it."""
+    if tokenizer is None:
+        return TokenIds()
+    specials = tokenizer.specials
+    ends = specials.ends or {specials.separator}
+    bos = specials.opening[0] if specials.opening else specials.separator
+    return TokenIds(bos=bos, eos=tuple(sorted(ends)), pad=specials.pad)
 
 
 def _require_free(out: Path) -> None:

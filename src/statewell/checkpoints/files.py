@@ -1,9 +1,7 @@
-"""Files that are whole or absent: written beside their place, flushed to the disk, then renamed into it."""
+"""Tensors in a safetensors file, written whole or not at all (`formats.files`)."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -11,27 +9,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from statewell.errors import CheckpointError
-
-
-def write_atomically(path: Path, write: bytes | Callable[[Path], None]) -> None:
-    """Put bytes, or what `write(temporary path)` writes, at `path`: the old file or the new one, never a part.
-
-    The temporary file lies beside it, is flushed to the disk before the rename, and is gone after a failure.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.touch()
-        mode = temporary.stat().st_mode  # what the user's umask gives: safetensors would keep the file to its owner
-        if isinstance(write, bytes):
-            temporary.write_bytes(write)
-        else:
-            write(temporary)
-        temporary.chmod(mode)
-        _flush(temporary)
-        os.replace(temporary, path)
-        _flush(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
+from statewell.formats.files import write_atomically
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
@@ -53,11 +31,3 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise CheckpointError(
             f"{path} is not a whole safetensors file ({error}); it may be cut short, use another copy."
         ) from error
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -28,7 +28,8 @@ def kimi_rules(config: ModelConfig, a_log: Callable[[KDASpec], Form]) -> tuple[E
     rules: list[Entry] = [
         Rename("model.embed_tokens.weight", "embedding.weight"),
         Rename("model.norm.weight", "norm.weight"),
-        Repeat("lm_head.weight", "model.embed_tokens.weight")
+        # transformers' Kimi Linear has a head of its own whatever the config says
+        Repeat("lm_head.weight", "model.embed_tokens.weight", written=True)
         if config.tied
         else Rename("lm_head.weight", "head.weight"),
     ]

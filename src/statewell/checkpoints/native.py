@@ -1,5 +1,5 @@
-"""Our own format: a folder with `config.json` (what the model is, its tokenizer) and `model.safetensors` (its
-weights)."""
+"""Our own format: a folder with `config.json` (what the model is, its tokenizer), `model.safetensors` (its weights) and
+the tokenizer's own files where it has any."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from pathlib import Path
 import torch
 
 from statewell.checkpoints.assemble import Source, fill, require_plausible
-from statewell.checkpoints.files import save_tensors, write_atomically
+from statewell.checkpoints.files import save_tensors
 from statewell.checkpoints.rules import Rename
 from statewell.config.layers import ModelConfig
 from statewell.config.load import Json, model_from_json, model_to_json
 from statewell.errors import CheckpointError
 from statewell.formats.families import read_object
+from statewell.formats.files import write_atomically
 from statewell.formats.listing import open_listing
 from statewell.models.backbone import LanguageModel
 from statewell.plan.weights import weights
-from statewell.text.tokenizer import tokenizer_from_json
+from statewell.text import Tokenizer, tokenizer_from_json
 
 FORMAT, VERSION = "statewell", 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -28,6 +29,8 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 def save_model(folder: Path, model: LanguageModel) -> None:
     """Save config, tokenizer and weights into `folder`, made if absent; each file is whole or absent."""
     folder.mkdir(parents=True, exist_ok=True)
+    if model.tokenizer is not None:
+        save_tokenizer_files(folder, model.tokenizer)
     document = {
         "format": FORMAT,
         "version": VERSION,
@@ -36,6 +39,14 @@ def save_model(folder: Path, model: LanguageModel) -> None:
     }
     write_atomically(folder / CONFIG, json.dumps(document, indent=1).encode())
     save_tensors(folder / WEIGHTS, dict(model.state_dict()))
+
+
+def save_tokenizer_files(folder: Path, tokenizer: Tokenizer) -> None:
+    """Put the tokenizer's files into `folder`; those that already lie there with the same content are left alone."""
+    for name, content in tokenizer.files.items():
+        path = folder / name
+        if not path.is_file() or path.read_bytes() != content:
+            write_atomically(path, content)
 
 
 def is_ours(document: Mapping[str, object]) -> bool:
@@ -66,12 +77,11 @@ def saved_config(folder: Path) -> ModelConfig:
 def open_source(folder: Path) -> Source:
     """The model saved in `folder`, its weights unread. Raises CheckpointError for a foreign or damaged folder."""
     config = saved_config(folder)
-    tokenizer = read_config(folder).get("tokenizer")
     listing = open_listing(folder / WEIGHTS)
     listing.require_whole()
     return Source(
         config=config,
-        tokenizer=tokenizer_from_json(tokenizer) if isinstance(tokenizer, dict) else None,
+        tokenizer=_tokenizer(read_config(folder), folder, config),
         listing=listing,
         names={name: name for name in listing.tensors},
         entries=tuple(Rename(weight.name, weight.name) for weight in weights(config)),
@@ -91,3 +101,21 @@ def load_model(folder: Path, recompute: bool = False) -> LanguageModel:
     fill(model, source, None)
     model.tokenizer = source.tokenizer
     return model
+
+
+def saved_tokenizer(folder: Path) -> Tokenizer | None:
+    """The tokenizer of the model saved in `folder`, without reading a weight."""
+    return _tokenizer(read_config(folder), folder, saved_config(folder))
+
+
+def _tokenizer(document: Mapping[str, object], folder: Path, config: ModelConfig) -> Tokenizer | None:
+    kept = document.get("tokenizer")
+    if not isinstance(kept, dict):
+        return None
+    tokenizer = tokenizer_from_json(kept, folder)
+    if tokenizer.vocab > config.vocab:
+        raise CheckpointError(
+            f"{folder / CONFIG}: its tokenizer has {tokenizer.vocab:,} ids and the model {config.vocab:,}; "
+            "the two are not of one model."
+        )
+    return tokenizer

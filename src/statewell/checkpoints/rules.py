@@ -288,10 +288,14 @@ class Ignore:
 
 @dataclass(frozen=True)
 class Repeat:
-    """A second copy that a file may hold of the tensor `original` (a tied head): it must be equal, and is not kept."""
+    """A second copy that a file may hold of the tensor `original` (a tied head): it must be equal, and is not kept.
+
+    written: whether an export has it, for readers that do not tie.
+    """
 
     source: str
     original: str
+    written: bool = False
 
 
 Entry = Rule | Either | Ignore | Repeat

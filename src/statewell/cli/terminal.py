@@ -37,7 +37,12 @@ def print_json(document: object) -> None:
     sys.stdout.flush()
 
 
+def printable(text: str) -> str:
+    """`text` with control characters written out: names in a hostile file must not steer the terminal."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else repr(letter)[1:-1] for letter in text)
+
+
 def say(sentence: str) -> None:
     """One plain sentence to the person, on stderr."""
-    sys.stderr.write(sentence + "\n")
+    sys.stderr.write(printable(sentence) + "\n")
     sys.stderr.flush()

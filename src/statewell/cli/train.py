@@ -1,10 +1,10 @@
-"""`statewell train`: one model from random weights, on the text given or on the standard library's source."""
+"""`statewell train`: one model from random or trained weights, on the text given or the standard library's source."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +16,7 @@ from statewell.errors import RequestError
 if TYPE_CHECKING:
     from statewell.config.layers import ModelConfig
     from statewell.config.run import TrainConfig
+    from statewell.models.backbone import LanguageModel
     from statewell.train.events import Event, OnEvent
     from statewell.train.run import TrainResult
 
@@ -34,6 +35,7 @@ class _Request:
     config_file: Path | None
     settings: tuple[str, ...]
     flags: Mapping[str, object]
+    start: str | None
 
 
 def train(
@@ -42,12 +44,18 @@ def train(
         typer.Option(help="gpt2, linear_attention, deltanet, gated_deltanet, kimi_linear or kimi_k3."),
     ] = None,
     size: Annotated[str | None, typer.Option(help="nano, tiny (the default) or small.")] = None,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="MODEL", help="Go on from trained weights: a run, a checkpoint, kimi_k3:nano."),
+    ] = None,
     data: Annotated[
         list[Path] | None,
         typer.Option(help="Text files and folders; default: this Python's standard library source."),
     ] = None,
     more: Annotated[list[Path] | None, typer.Argument(hidden=True)] = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder; default: runs/ARCH-SIZE.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder; default: runs/ARCH-SIZE, or NAME-continued.")
+    ] = None,
     steps: Annotated[str | None, typer.Option(help="Optimiser steps, such as 500 or 2k; default: 1000.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Wall-clock minutes instead of steps.")] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of training settings.")] = None,
@@ -75,6 +83,7 @@ def train(
         config_file=config,
         settings=tuple(setting or ()),
         flags={key: value for key, value in flags.items() if value is not None},
+        start=start,
     )
     result = _run(request, resume)
     if json:
@@ -91,21 +100,47 @@ def train(
 def _run(request: _Request, resume: bool) -> TrainResult:
     from statewell.train.run import train as run_training
 
-    model, out = _model_and_folder(request, resume)
+    start = _trained(request, resume)
+    model, out = _model_and_folder(request, resume, start)
     training, data = _training_and_text(request, model, out, resume)
+    tokenizer = None if start is None else start.tokenizer
     with _shown() as on_event:
-        return run_training(model, training, out, data=data, resume=resume, on_event=on_event)
+        return run_training(
+            model, training, out, data=data, resume=resume, on_event=on_event, tokenizer=tokenizer, start=start
+        )
 
 
-def _model_and_folder(request: _Request, resume: bool) -> tuple[ModelConfig, Path]:
+def _trained(request: _Request, resume: bool) -> LanguageModel | None:
+    """The model of --from, its weights in fp32 as everything here trains."""
+    if request.start is None:
+        return None
+    if resume:
+        raise RequestError("--resume goes on with the weights of the run; leave --from out.")
+    if request.arch is not None or request.size is not None:
+        raise RequestError("--from brings its own model; leave --arch and --size out.")
+    import torch
+
+    from statewell.checkpoints.load import load
+
+    start = load(request.start, dtype=torch.float32)
+    if start.tokenizer is None:
+        raise RequestError(f"{request.start} has no tokenizer, so no text can be read for it; add its tokenizer files.")
+    return start
+
+
+def _model_and_folder(request: _Request, resume: bool, start: LanguageModel | None) -> tuple[ModelConfig, Path]:
     """The model and where it trains; a resumed run knows its own model."""
     from statewell.architectures import ARCHITECTURES, preset
+    from statewell.config.layers import Storage
 
+    if start is not None:
+        model = replace(start.config, storage=Storage())  # it is stored as it is trained from here on
+        return model, request.out or Path("runs", f"{model.name.replace(':', '-')}-continued")
     if request.arch is not None:
         model = preset(request.arch, request.size or "tiny")
         return model, request.out or Path("runs", model.name.replace(":", "-"))
     if not resume or request.out is None:
-        needs = "--out RUN" if resume else "--arch"
+        needs = "--out RUN" if resume else "--arch or --from"
         raise RequestError(f"train needs {needs}; architectures: {', '.join(ARCHITECTURES)}.")
     if request.size is not None:
         raise RequestError("--size alone says nothing; a resumed run knows its own model.")
@@ -119,11 +154,13 @@ def _training_and_text(
 ) -> tuple[TrainConfig, tuple[Path, ...]]:
     """Settings and text; whatever a resumed run is not told anew is as it was."""
     from statewell.config.load_run import load_train_config
-    from statewell.config.run import train_defaults
+    from statewell.config.run import continued_defaults, train_defaults
     from statewell.train.folder import read_request
 
     stored = read_request(out) if resume else None
-    base = stored.train if stored else train_defaults(model.name.partition(":")[2])
+    size = model.name.partition(":")[2]
+    fresh = train_defaults(size) if request.start is None else continued_defaults(size)
+    base = stored.train if stored else fresh
     training = load_train_config(base, file=request.config_file, settings=request.settings, flags=request.flags)
     return training, request.data or (stored.data if stored else ())
 

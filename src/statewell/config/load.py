@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import types
+import typing
+from functools import cache
 from typing import cast
 
 from statewell.config import layers, mixers
@@ -77,4 +80,32 @@ def _from_json(document: Json, path: str) -> object:
         if name not in document and field.default is dataclasses.MISSING:
             raise ConfigError(f"{path}.{name} is missing; a {kind} needs it.")
     values = {key: _from_json(item, f"{path}.{key}") for key, item in document.items() if key != "kind"}
+    hints = _hints(KINDS[kind])
+    for name, value in values.items():
+        if not _fits(value, hints[name]):
+            raise ConfigError(f"{path}.{name} is {_short(value)}, which a {kind} cannot have there.")
     return KINDS[kind](**values)
+
+
+@cache
+def _hints(kind: type) -> dict[str, object]:
+    return typing.get_type_hints(kind)
+
+
+def _fits(value: object, hint: object) -> bool:
+    """Whether `value` is what a field of that annotation holds; true is no number."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, one) for one in inner)
+    if origin is typing.Literal:
+        return value in inner
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(item, inner[0]) for item in cast(tuple[object, ...], value))
+    if isinstance(value, bool) or hint is bool:
+        return isinstance(value, bool) and hint is bool
+    return isinstance(value, (int, float) if hint is float else cast(type, hint))
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -52,8 +52,9 @@ class TokenEvent:
     """One generated token.
 
     text: what became certain with it, often '' (a character or a possible stop string is unfinished).
-    finish_reason, on the last event only: "length" (max_tokens reached), "stop" (a stop string began; its
-    text is left out) or "context" (the model's own limit). statistics: on the last event only.
+    finish_reason, on the last event only: "length" (max_tokens reached), "stop" (a stop string began, or the token is
+    one of the tokenizer's ends; the text of either is left out) or "context" (the model's own limit). statistics: on
+    the last event only.
     """
 
     text: str
@@ -74,8 +75,9 @@ def generate(
     """Continue `prompt`, one event for each new token.
 
     Args:
-        prompt: text, or token ids. An empty one starts from the tokenizer's separator between
-            documents, one NUL byte for the models made here.
+        prompt: text, or token ids. Text into an empty memory starts with what the tokenizer opens a prompt with,
+            if anything. An empty one starts from its separator between documents, one NUL byte for the models made
+            here.
         max_tokens: at most this many new tokens, at least 1.
         sampling: how tokens are chosen; None is `Sampling()`.
         stop: text ends before the place where any of these first begins.
@@ -101,7 +103,8 @@ def generate(
         with guard():
             memory = model.new_memory(rows=1)
     passes = _Passes(model=model, memory=memory, guard=guard)
-    return _events(passes, ids, stream, sampling or Sampling(), max_tokens=max_tokens, room=room)
+    ends = model.tokenizer.specials.ends
+    return _events(passes, ids, stream, sampling or Sampling(), max_tokens=max_tokens, room=room, ends=ends)
 
 
 @dataclass
@@ -159,13 +162,15 @@ def _events(
     *,
     max_tokens: int,
     room: int | None,
+    ends: frozenset[int],
 ) -> Iterator[TokenEvent]:
     generator = generator_of(sampling)
     logits = passes.take(ids, passes.prefill)
     for count in range(1, max_tokens + 1):
         token = sample(logits, sampling, generator)
-        text = stream.push([token])
-        reason = _finish_reason(stream, count, max_tokens, room)
+        ended = token in ends
+        text = "" if ended else stream.push([token])
+        reason = "stop" if ended else _finish_reason(stream, count, max_tokens, room)
         if reason is not None:
             text += stream.finish()
             # Held text may turn out to be a stop string only now that nothing can follow it.
@@ -192,7 +197,8 @@ def _prompt_ids(tokenizer: Tokenizer, vocab: int, prompt: str | Sequence[int], m
             raise RequestError("The prompt is empty but the memory is not; continue with the last token it gave.")
         return [tokenizer.separator]
     if isinstance(prompt, str):
-        return tokenizer.encode(prompt)
+        begins = memory is None or int(memory.lengths.max()) == 0
+        return [*(tokenizer.specials.opening if begins else ()), *tokenizer.encode(prompt)]
     wrong = [token for token in prompt if not 0 <= token < vocab]
     if wrong:
         raise RequestError(f"Token id {wrong[0]} of the prompt is not in this model's vocabulary, 0 to {vocab - 1}.")

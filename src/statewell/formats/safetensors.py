@@ -62,14 +62,22 @@ def examine_header(path: Path) -> Header:
         return Header(path, {}, {}, size, (str(error),))
 
 
-def read_tensor(path: Path, entry: TensorEntry) -> bytes:
+def read_tensor(path: Path, entry: TensorEntry) -> bytearray:
     """A tensor's bytes. Raises CheckpointError when the file has been shortened since its header was read."""
     found = file_bytes(path)
     if entry.end > found:
         raise CheckpointError(
             f"{path} was shortened: tensor {shown(entry.name)} ends at byte {entry.end:,}, the file has {found:,}."
         )
-    return read_start(path, entry.begin, entry.nbytes, entry.nbytes)
+    raw = bytearray(entry.nbytes)
+    with open(path, "rb", buffering=0) as opened:
+        opened.seek(entry.begin)
+        held = memoryview(raw)
+        while held and (count := opened.readinto(held)):
+            held = held[count:]
+    if held:
+        raise CheckpointError(f"{path} was shortened: tensor {shown(entry.name)} lacks its last {len(held):,} bytes.")
+    return raw
 
 
 def _header_length(path: Path, size: int) -> int:

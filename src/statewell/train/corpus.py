@@ -31,11 +31,13 @@ HELD_OUT_TARGET, HELD_OUT_LEAST, HELD_OUT_MOST = 0.07, 0.05, 0.10
 @dataclass(frozen=True, kw_only=True)
 class TokenStream:
     """ids: [tokens], memory-mapped, read-only. bounds: [files + 1] int64; file i is ids[bounds[i] : bounds[i
-    + 1] - 1], and the separator before it is at bounds[i] - 1.
+    + 1] - 1], and the separator before it is at bounds[i] - 1. token_bytes: [vocab] int64, the bytes of text that each
+    id stands for, a separator and other control tokens one each; None where every id is one byte.
     """
 
     ids: np.ndarray
     bounds: np.ndarray
+    token_bytes: np.ndarray | None = None
 
     @property
     def tokens(self) -> int:
@@ -80,10 +82,11 @@ def open_corpus(paths: Sequence[Path], tokenizer: Tokenizer) -> Corpus:
     train, held_out = split(sources)
     key = _key(train, held_out, tokenizer)
     folder = cache_folder() / "corpus" / key[:32]
-    streams = _open(folder, key)
+    token_bytes = _token_bytes(tokenizer)
+    streams = _open(folder, key, token_bytes)
     if streams is None:
         _build(folder, key, {"train": train, "held_out": held_out}, tokenizer)
-        streams = _open(folder, key)
+        streams = _open(folder, key, token_bytes)
         if streams is None:
             raise RequestError(
                 f"The cache at {folder} does not keep what is written; set STATEWELL_CACHE to another folder."
@@ -205,26 +208,40 @@ def _write_stream(path: Path, parts: list[_Part], tokenizer: Tokenizer, dtype: n
     return {"bounds": bounds, "sha256": digest.hexdigest()}
 
 
-def _open(folder: Path, key: str) -> tuple[TokenStream, TokenStream] | None:
+def _token_bytes(tokenizer: Tokenizer) -> np.ndarray | None:
+    controls = {*tokenizer.controls.values(), tokenizer.separator}
+    sizes = [1 if number in controls else _size(tokenizer, number) for number in range(tokenizer.vocab)]
+    return None if set(sizes) == {1} else np.array(sizes, dtype=np.int64)
+
+
+def _size(tokenizer: Tokenizer, number: int) -> int:
+    try:
+        return len(tokenizer.decode_bytes([number]))
+    except RequestError:  # a vocabulary may have holes; no text is encoded to one
+        return 0
+
+
+def _open(folder: Path, key: str, token_bytes: np.ndarray | None = None) -> tuple[TokenStream, TokenStream] | None:
     """The two streams in `folder`, or None where they are missing or damaged."""
     try:
         index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
         if index["key"] != key or index["version"] != CACHE_VERSION:
             return None
-        streams = [_open_stream(folder / f"{side}.bin", index[side], index["dtype"]) for side in ("train", "held_out")]
+        sides = [(folder / f"{side}.bin", index[side]) for side in ("train", "held_out")]
+        streams = [_open_stream(path, entry, index["dtype"], token_bytes) for path, entry in sides]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return streams[0], streams[1]
 
 
-def _open_stream(path: Path, entry: dict[str, object], dtype: str) -> TokenStream:
+def _open_stream(path: Path, entry: dict[str, object], dtype: str, token_bytes: np.ndarray | None) -> TokenStream:
     bounds = np.asarray(entry["bounds"], dtype=np.int64)
     ids = np.memmap(path, dtype=dtype, mode="r")
     with open(path, "rb") as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()
     if len(ids) != bounds[-1] or digest != entry["sha256"]:
         raise ValueError(f"{path} is damaged")
-    return TokenStream(ids=ids, bounds=bounds)
+    return TokenStream(ids=ids, bounds=bounds, token_bytes=token_bytes)
 
 
 def require_windows(corpus: Corpus, length: int) -> None:

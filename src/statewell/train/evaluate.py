@@ -21,11 +21,10 @@ from statewell.train.loss import bits_per_byte, token_nats
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """bits_per_byte over `tokens` predicted bytes, read as `pieces` windows or files, the longest of
-    `longest` tokens.
+    """bits_per_byte over the bytes of text that `tokens` predicted tokens stand for, read as `pieces` windows or files,
+    the longest of `longest` tokens.
 
-    truncated_at: the model's context limit where it cut files short (only their first part was read), else
-    None.
+    truncated_at: the model's context limit where it cut files short (only their first part was read), else None.
     """
 
     bits_per_byte: float
@@ -47,13 +46,13 @@ def evaluate(model: LanguageModel, held_out: TokenStream, length: int, max_token
     available = (held_out.tokens - 1) // length
     count = max(1, min(available, max_tokens // length))
     starts = np.arange(count, dtype=np.int64) * available // count * length
-    nats = 0.0
+    nats, size = 0.0, 0
     with _evaluating(model):
         for first in range(0, count, rows):
             inputs, targets = cut_windows(held_out, starts[first : first + rows], length)
             nats += token_nats(model(inputs), targets).double().sum().item()
-    tokens = count * length
-    return Evaluation(bits_per_byte=bits_per_byte(nats / tokens), tokens=tokens, pieces=count, longest=length)
+            size += text_bytes(held_out, targets)
+    return Evaluation(bits_per_byte=bits_per_byte(nats / size), tokens=count * length, pieces=count, longest=length)
 
 
 @torch.no_grad()
@@ -76,13 +75,14 @@ def evaluate_carried(
     if limit is not None:
         files = [(start, min(size, limit)) for start, size in files]
     files.sort(key=lambda file: -file[1])  # files of about one size side by side waste few rows
-    nats = 0.0
+    nats, written = 0.0, 0
     with _evaluating(model):
         for first in range(0, len(files), rows):
-            nats += _carry(model, held_out, files[first : first + rows], piece)
+            side = _carry(model, held_out, files[first : first + rows], piece)
+            nats, written = nats + side[0], written + side[1]
     tokens = sum(size for _, size in files)
     return Evaluation(
-        bits_per_byte=bits_per_byte(nats / tokens),
+        bits_per_byte=bits_per_byte(nats / written),
         tokens=tokens,
         pieces=len(files),
         longest=files[0][1],
@@ -103,11 +103,20 @@ def _first_files(held_out: TokenStream, max_tokens: int, longest: int | None) ->
     return files
 
 
-def _carry(model: LanguageModel, held_out: TokenStream, files: Sequence[tuple[int, int]], piece: int) -> float:
-    """Nats over `files` (longest first) read side by side, one row of memory each."""
+def text_bytes(stream: TokenStream, ids: torch.Tensor) -> int:
+    """How many bytes of text `ids` of `stream` stand for; at least 1."""
+    if stream.token_bytes is None:
+        return max(1, ids.numel())
+    return max(1, int(stream.token_bytes[ids.numpy()].sum()))
+
+
+def _carry(
+    model: LanguageModel, held_out: TokenStream, files: Sequence[tuple[int, int]], piece: int
+) -> tuple[float, int]:
+    """Nats over `files` (longest first) read side by side, one row of memory each, and the bytes they stand for."""
     longest = files[0][1]
     memory = model.new_memory(len(files), capacity=longest)
-    nats = 0.0
+    nats, written = 0.0, 0
     for begin in range(0, longest, piece):
         width = min(piece, longest - begin)
         # rows whose file has ended read separators; nothing of theirs is counted
@@ -121,7 +130,8 @@ def _carry(model: LanguageModel, held_out: TokenStream, files: Sequence[tuple[in
             counted[row, :taken] = True
         losses = token_nats(model(ids[:, :-1], memory), ids[:, 1:])
         nats += losses[counted].double().sum().item()
-    return nats
+        written += text_bytes(held_out, ids[:, 1:][counted])
+    return nats, written
 
 
 @contextmanager

@@ -12,15 +12,21 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from statewell.checkpoints.files import write_atomically
+import torch
+from torch import nn
+
 from statewell.config.layers import ModelConfig
 from statewell.config.load import model_from_json, model_to_json
 from statewell.config.load_run import train_config_from_json
 from statewell.config.run import TrainConfig, changed_fields
 from statewell.errors import CheckpointError, ConfigError, RequestError
+from statewell.formats.files import write_atomically
+from statewell.text import ByteTokenizer
+from statewell.text.files import FILE_NAMES
 
 _FORMAT = "statewell-run"
 _FILE = "train.json"
@@ -31,7 +37,8 @@ class RunRequest:
     """What a run was asked for. data: the paths given, absolute; empty means the standard library. data_key:
     Corpus.key.
 
-    threads: torch's threads, which decide the last bits of the losses.
+    threads: torch's threads, which decide the last bits of the losses. tokenizer: its `to_json`. start:
+    `weights_fingerprint` of the weights it began with, None for random ones.
     """
 
     model: ModelConfig
@@ -39,12 +46,25 @@ class RunRequest:
     data: tuple[Path, ...]
     data_key: str
     threads: int
+    tokenizer: Mapping[str, object] = field(default_factory=lambda: ByteTokenizer().to_json())
+    start: str | None = None
 
     @property
     def identity(self) -> str:
         """Hash of what decides the losses; where the text lies is not part of it."""
-        parts = [model_to_json(self.model), dataclasses.asdict(self.train), self.data_key]
+        parts: list[object] = [model_to_json(self.model), dataclasses.asdict(self.train), self.data_key]
+        if self.start is not None:
+            parts.append(self.start)
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def weights_fingerprint(model: nn.Module) -> str:
+    """A hash of every weight of `model`, by name."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def is_run(folder: Path) -> bool:
@@ -69,6 +89,8 @@ def read_request(folder: Path) -> RunRequest:
             data=tuple(Path(p) for p in document["data"]["paths"]),
             data_key=document["data"]["key"],
             threads=document["threads"],
+            tokenizer=document.get("tokenizer", ByteTokenizer().to_json()),
+            start=document.get("start"),
         )
     except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
         raise CheckpointError(f"{path} is damaged or from another version: {error}") from error
@@ -83,6 +105,8 @@ def write_request(folder: Path, request: RunRequest) -> None:
         "train": dataclasses.asdict(request.train),
         "data": {"key": request.data_key, "paths": [str(path) for path in request.data]},
         "threads": request.threads,
+        "tokenizer": request.tokenizer,
+        "start": request.start,
     }
     write_atomically(folder / _FILE, (json.dumps(document, indent=1) + "\n").encode())
 
@@ -100,6 +124,8 @@ def require_free(folder: Path) -> None:
     # what a process that was killed before its run began may have left
     left_over = ("lock", "state", "metrics.jsonl")
     names = [entry.name for entry in folder.iterdir()] if folder.exists() else []
+    if "state" in names:
+        left_over += FILE_NAMES
     if any(name not in left_over and not name.endswith(".tmp") for name in names):
         raise RequestError(f"{folder} holds files that are not a run; name another folder with --out.")
 

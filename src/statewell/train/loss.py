@@ -25,5 +25,5 @@ def token_nats(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def bits_per_byte(nats_per_byte: float) -> float:
-    """Nats to bits; with the byte tokenizer a token is a byte."""
+    """Nats for each byte of text to bits."""
     return nats_per_byte / math.log(2)

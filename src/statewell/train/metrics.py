@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from types import TracebackType
 
-from statewell.checkpoints.files import write_atomically
+from statewell.formats.files import write_atomically
 from statewell.train.events import EvalEvent, StepEvent
 
 _KINDS: dict[type, str] = {StepEvent: "step", EvalEvent: "eval"}

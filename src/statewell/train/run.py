@@ -9,12 +9,13 @@ from pathlib import Path
 
 import torch
 
+from statewell.checkpoints.native import save_tokenizer_files
 from statewell.config.layers import ModelConfig
 from statewell.config.run import TrainConfig
 from statewell.errors import RequestError
 from statewell.models import LanguageModel, build, no_decay
 from statewell.plan.weights import total
-from statewell.text import ByteTokenizer
+from statewell.text import ByteTokenizer, Tokenizer, tokenizer_from_json
 from statewell.train.corpus import Corpus, open_corpus, require_windows
 from statewell.train.events import NoticeEvent, OnEvent, ignore
 from statewell.train.folder import (
@@ -24,6 +25,7 @@ from statewell.train.folder import (
     remove_unfinished,
     require_free,
     require_same,
+    weights_fingerprint,
     write_request,
 )
 from statewell.train.interrupt import stop_on_signal
@@ -59,24 +61,31 @@ def train(
     data: tuple[Path, ...] = (),
     resume: bool = False,
     on_event: OnEvent = ignore,
+    tokenizer: Tokenizer | None = None,
+    start: LanguageModel | None = None,
 ) -> TrainResult:
     """Train the model of `config` on `data` (nothing: the standard library's source) in the run folder `out`.
 
-    resume: go on with the run in `out`, which must have been started with the same request. A finished run is
+    tokenizer: what reads the text and is saved with the run; None is the resumed run's own, or bytes for a new one.
+    start: a model of `config` whose weights a new run begins with, instead of random ones; they are copied. resume: go
+    on with the run in `out`, which must have been started with the same request. A finished run is
     returned as it stands. SIGINT and SIGTERM end the run after the step at hand, saved, with `finished`
     False. Raises RequestError and its kin for a request that cannot be, BusyError, CheckpointError,
     TrainingError.
     """
+    fingerprint = None
     if resume:
-        read_request(out)
+        stored = read_request(out)
+        tokenizer, fingerprint = tokenizer or tokenizer_from_json(stored.tokenizer, out), stored.start
     else:
+        tokenizer = tokenizer or ByteTokenizer()
         require_free(out)
     if config.context is not None and train.length > config.context:
         raise RequestError(
             f"Windows of {train.length:,} tokens are past {config.name}'s limit of {config.context:,}; "
             f"use --set length={config.context}."
         )
-    corpus = _open_text(config, train, data, on_event)
+    corpus = _open_text(config, train, data, tokenizer, on_event)
     try:
         (out / "state").mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -93,19 +102,24 @@ def train(
             data=tuple(path.resolve() for path in data),
             data_key=corpus.key,
             threads=torch.get_num_threads(),
+            tokenizer=tokenizer.to_json(),
+            start=fingerprint if start is None else weights_fingerprint(start),
         )
         # the generator's state is part of the run's; the caller's is left as it was
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(train.seed)
-            return _train_locked(request, corpus, out, on_event)
+            return _train_locked(request, corpus, tokenizer, start, out, on_event)
 
 
-def _open_text(config: ModelConfig, train: TrainConfig, data: tuple[Path, ...], on_event: OnEvent) -> Corpus:
-    tokenizer = ByteTokenizer()
-    if config.vocab != tokenizer.vocab:
+def _open_text(
+    config: ModelConfig, train: TrainConfig, data: tuple[Path, ...], tokenizer: Tokenizer, on_event: OnEvent
+) -> Corpus:
+    # a released model may have more ids than its tokenizer names, but bytes with ids to spare are another model's
+    bytes_for_another = tokenizer == ByteTokenizer() and config.vocab != tokenizer.vocab
+    if tokenizer.vocab > config.vocab or bytes_for_another:
         raise RequestError(
-            f"{config.name} has {config.vocab:,} symbols and text is read as {tokenizer.vocab} bytes; "
-            "train one of the nano, tiny or small models."
+            f"{config.name} has {config.vocab:,} symbols and the text is read as {tokenizer.vocab:,}; "
+            "train one of the nano, tiny or small models, or one with its own tokenizer."
         )
     corpus = open_corpus(data, tokenizer)
     require_windows(corpus, train.length)
@@ -113,11 +127,21 @@ def _open_text(config: ModelConfig, train: TrainConfig, data: tuple[Path, ...], 
     return corpus
 
 
-def _train_locked(request: RunRequest, corpus: Corpus, out: Path, on_event: OnEvent) -> TrainResult:
+def _train_locked(
+    request: RunRequest,
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    start: LanguageModel | None,
+    out: Path,
+    on_event: OnEvent,
+) -> TrainResult:
     def notice(message: str) -> None:
         on_event(NoticeEvent(message=message))
 
     model = build(request.model, seed=request.train.seed, recompute=request.train.recompute)
+    model.tokenizer = tokenizer
+    if start is not None:
+        model.load_state_dict(start.state_dict())
     optimizer = build_optimizer(model, no_decay(model), request.train)
     resumed = is_run(out)
     if resumed:
@@ -146,6 +170,7 @@ def _train_locked(request: RunRequest, corpus: Corpus, out: Path, on_event: OnEv
         if not resumed:
             # a state first: from the moment train.json says there is a run, it can be resumed
             save_state(session.state_folder, session.identity, model, optimizer, progress)
+            save_tokenizer_files(out, tokenizer)
             write_request(out, request)
             save(session)
         if not progress.finished:
