@@ -22,8 +22,8 @@ from statewell.models import build, no_decay
 from statewell.train.loss import mean_nats
 from statewell.train.optim import build_optimizer
 
-QUICK_TOKENS = 204_800
-DEFAULT_TOKENS = 1_024_000
+QUICK_TOKENS = 307_200
+DEFAULT_TOKENS = 1_536_000
 # for every size: at so few tokens more steps matter more than wider ones (GPT-2 nano after 204,800 tokens, 4 rows
 # against 8: 3.88 against 4.05 bits)
 ROWS = 4

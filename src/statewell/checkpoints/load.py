@@ -55,10 +55,4 @@ def _open(found: Found, partly: bool) -> Source:
     document = read_object(folder / CONFIG)
     if native.is_ours(document):
         return native.open_source(folder)
-    source = released.open_source(folder, document, partly)
-    if found.preset is not None and source.config.name != found.preset:
-        raise CheckpointError(
-            f"{folder} was taken for {found.preset}, and its config.json describes another model; move it away or give "
-            "the path of the right one."
-        )
-    return source
+    return released.open_source(folder, document, found.preset, partly)

@@ -50,7 +50,7 @@ def compare(
             help="About how long all of it may take: every architecture gets the same tokens, as many as fit."
         ),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="204,800 training tokens each instead of 1,024,000.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="307,200 training tokens each instead of 1,536,000.")] = False,
     seeds: Annotated[int, typer.Option(help="Runs per architecture; with 2 or more the spread is known.")] = 1,
     match: Annotated[
         str, typer.Option(help="active: the presets as they are. total: FFN widths changed to agree.")
