@@ -100,13 +100,13 @@ class _Counts:
 def _surplus(entries: Mapping[str, TensorEntry]) -> int:
     """Elements of a file that are no parameters, less the parameters that two to an element hide."""
     surplus = 0
-    for name, entry in entries.items():
-        if name.endswith(_PACKED) and entry.dtype == "U8":
-            surplus -= math.prod(entry.shape)
+    for name in [name for name in entries if name.endswith((_PACKED, "attn.bias", "masked_bias"))]:
+        entry = entries[name]
+        if _MASK.fullmatch(name):
+            surplus += math.prod(entry.shape)
+        elif name.endswith(_PACKED) and entry.dtype == "U8":
             scale = entries.get(name[: -len(_PACKED)] + _SCALE)
-            surplus += 0 if scale is None else math.prod(scale.shape)
-        elif name.endswith("attn.bias") or name.endswith("masked_bias"):
-            surplus += math.prod(entry.shape) if _MASK.fullmatch(name) else 0
+            surplus += (0 if scale is None else math.prod(scale.shape)) - entry.nbytes
     return surplus
 
 
