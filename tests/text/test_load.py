@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from statewell.engine.text_stream import TextStream
 from statewell.errors import CheckpointError, DataError, RequestError
-from statewell.text import Tokenizer, load_tokenizer, tokenizer_from_json
+from statewell.text import Tokenizer, load_tokenizer, tiktoken_file, tokenizer_from_json
 from tests.text import vocabularies
 from tests.text.vocabularies import FORMATS, write
 
@@ -156,7 +156,28 @@ def test_templates_and_code_beside_the_files_are_kept_and_never_run(tmp_path):
 def test_a_long_run_without_a_space_is_cut_as_the_release_cuts_it(tmp_path):
     tokenizer = load(FORMATS["kimi"](tmp_path))
     # 25,000 characters end in the middle of a word: the cut decides the tokens
-    text = "é" + "and" * 10_000
-    assert tokenizer.encode(text) == tokenizer.encode(text[:25_000]) + tokenizer.encode(text[25_000:])
-    assert tokenizer.decode(tokenizer.encode(" " * 300_000 + text)) == " " * 300_000 + text
+    text = "éé" + "and" * 10_000
+    uncut = tokenizer.encode("éé") + tokenizer.encode("and") * 10_000
+    assert tokenizer.encode(text) == tokenizer.encode(text[:25_000]) + tokenizer.encode(text[25_000:]) != uncut
+    assert tokenizer.decode(tokenizer.encode(" " * 1_000_000 + text)) == " " * 1_000_000 + text
     assert tokenizer.encode("ab " * 200_000)[-3:] == tokenizer.encode("ab " * 2)[-3:]
+
+
+def cut_by_counting(text: str, most: int) -> list[str]:
+    """The release's rule, a character at a time: count the run of one kind, cut before the one that is too many."""
+    pieces, run = [""], 0
+    for before, character in zip(" " + text, text, strict=False):
+        run = run + 1 if pieces[0] and before.isspace() == character.isspace() else 1
+        if run > most:
+            pieces.append("")
+            run = 1
+        pieces[-1] += character
+    return pieces
+
+
+@given(st.text(st.sampled_from("ab \n"), min_size=1, max_size=40))
+@example("aaa" + "   " + "bbbb")
+def test_long_runs_are_cut_where_counting_cuts_them(text):
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tiktoken_file, "RUN_CHARACTERS", 3)
+        assert list(tiktoken_file._cut_runs(text)) == cut_by_counting(text, 3)

@@ -97,6 +97,12 @@ def test_a_decoder_that_needs_neighbours_is_refused_by_name(tmp_path):
     assert "decoder, {'type': 'WordPiece'" in message(write(tmp_path, tokenizer__json=document))
 
 
+def test_a_panic_of_the_library_is_an_error_of_ours(tmp_path):
+    document = sentencepiece_document()
+    document["post_processor"]["special_tokens"] = {}  # type: ignore[index] - the library looks <s> up and panics
+    assert "does not take this text" in message(write(tmp_path, tokenizer__json=document))
+
+
 def test_padding_truncation_and_dropout_of_the_file_do_nothing(tmp_path):
     document = byte_document()
     document["model"]["dropout"] = 0.9  # type: ignore[index]
