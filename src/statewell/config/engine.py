@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from statewell.config.memory import PAGE
-from statewell.config.mixers import require_positive
+from statewell.config.checks import require_positive
 from statewell.errors import ConfigError
 
 
