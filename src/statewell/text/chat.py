@@ -83,6 +83,11 @@ class ChatTemplate(Protocol):
         """Texts before which a reply is over, for formats without control tokens."""
         ...
 
+    @property
+    def answer_end(self) -> str | None:
+        """The control token that follows an answer's text, None for formats without one."""
+        ...
+
     def segments(self, chat: Chat) -> list[Segment]:
         """The conversation as the model reads it. Raises RequestError for what this format cannot say."""
         ...

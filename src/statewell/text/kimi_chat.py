@@ -29,6 +29,7 @@ class KimiTemplate:
 
     name = "Kimi Linear"
     stop: tuple[str, ...] = ()
+    answer_end: str | None = END
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Raises RequestError, naming the marker, where the tokenizer lacks one."""

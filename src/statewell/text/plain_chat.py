@@ -21,6 +21,7 @@ class PlainTemplate:
 
     name = "plain (this model has no chat format of its own)"
     stop = ("\nUser:", "\nSystem:")
+    answer_end: str | None = None
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer

@@ -51,6 +51,7 @@ class XTMLTemplate:
 
     name = "Kimi K3 (XTML)"
     stop: tuple[str, ...] = ()
+    answer_end: str | None = CLOSE
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Raises RequestError, naming the marker, where the tokenizer lacks one."""
