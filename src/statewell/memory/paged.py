@@ -175,6 +175,13 @@ class PagedMemory:
         slots = self._slot_bytes // self._rows.count * self._rows.taken
         return PagedBytes(slots=slots, pages=sum(filled.values()) * per_token, held=self._held_bytes)
 
+    def tensors(self) -> dict[str, Tensor]:
+        """All that is allocated: slots by `layer.name`, pages by number, states held by a number of their own."""
+        pages = {f"page.{number}": buffer for number, buffer in self._buffers.items()}
+        slots = {f"{index}.{name}": held for index, s in enumerate(self.stores) for name, held in s.tensors().items()}
+        every = enumerate(self._held)
+        return pages | slots | {f"held.{at}.{name}": t for at, held in every for name, t in held.states.items()}
+
     def by_layer(self) -> list[tuple[PagedBytes, PagedBytes]]:
         """Bytes used and bytes reserved by each layer; over all layers they add up to `used` and `bytes`."""
         page, per_row = self.page_bytes // self.page or 1, self._slot_bytes // self._rows.count or 1
@@ -280,6 +287,10 @@ class PagedStore:
     def lengths(self) -> list[int]:
         """Tokens each row has taken in."""
         return self._owner.lengths
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All slots, by name."""
+        return dict(self._fixed)
 
     @property
     def slot_bytes(self) -> int:
