@@ -257,9 +257,12 @@ def recurrences() -> dict[str, Vectors]:
         made[f"delta/{rule} wide"] = delta(Draw(10 + i), rule, (0, 33), 1, 1, *wide[rule], started=False, parts=split)
         N, V = (1, 149) if rule == "kda" else (3, 37)
         made[f"step/{rule}"] = step(Draw(20 + i), rule, N, 1, 2, 5, V)
-    made["delta/kda heads"] = delta(Draw(30), "kda", (0, 2, 4), 2, 4, 3, 1, started=True, parts=1)
-    made["linear/packed"] = linear(Draw(31), packed, 1, 2, 5, 6, started=True)
-    made["linear/fresh"] = linear(Draw(32), (0, 9), 1, 1, 19, 3, started=False)
+    for i, rule in enumerate(RULES):  # two key heads, each for two value heads
+        made[f"delta/{rule} heads"] = delta(Draw(30 + i), rule, (0, 2, 4), 2, 4, 3, 1, started=True, parts=1)
+        made[f"step/{rule} heads"] = step(Draw(34 + i), rule, 2, 2, 4, 3, 2)
+    made["linear/heads"] = linear(Draw(38), (0, 2, 4), 2, 4, 3, 2, started=True)
+    made["linear/packed"] = linear(Draw(39), packed, 1, 2, 5, 6, started=True)
+    made["linear/fresh"] = linear(Draw(29), (0, 9), 1, 1, 19, 3, started=False)
     return made
 
 
