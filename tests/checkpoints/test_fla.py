@@ -72,6 +72,8 @@ CONFIGS = {
     ),
     "gated": of(GATED, "gated_deltanet"),
     "gated_bare": of(dataclasses.replace(GATED, conv=None, gate=False), "gated_deltanet"),
+    # int(11 * (15 / 11)) is 14: the written ratio has to be the next number up
+    "uneven": of(GatedDeltaSpec(heads=2, value_heads=2, key_dim=11, value_dim=15), "gated_deltanet"),
     "hybrid": of(GATED, "gated_deltanet", ROTARY, ROTARY),
     "kda": of(KDA, "kda"),
     "kda_all": of(
@@ -147,6 +149,25 @@ def test_an_inner_width_that_the_config_leaves_open_is_flas():
     config = describe(document).config
     assert (len(config.layers), config.layers[0].ffn.width) == (24, 5632)
     assert config.layers[0].mixer == DeltaSpec(heads=16, key_dim=128, value_dim=128)
+
+
+@pytest.mark.parametrize(
+    ("kind", "depth", "mixer"),
+    [
+        (
+            "linear_attn",
+            24,
+            LinearSpec(heads=4, key_dim=512, value_dim=512, feature_map="elementwise_product", normalize=False),
+        ),
+        ("delta_net", 24, DeltaSpec(heads=16, key_dim=128, value_dim=128)),
+        ("gated_deltanet", 21, GatedDeltaSpec(heads=6, value_heads=6, key_dim=256, value_dim=512)),
+        ("kda", 24, KDASpec(heads=16, key_dim=128, value_dim=128, gate_bias=True)),
+    ],
+)
+def test_fields_that_a_file_lacks_have_flas_defaults(kind, depth, mixer):
+    config = describe({"model_type": kind}).config
+    assert (config.width, config.vocab, len(config.layers)) == (2048, 32000, depth)
+    assert {layer.mixer for layer in config.layers} == {mixer}
 
 
 DOCUMENT = {"hidden_size": 48, "num_hidden_layers": 2, "vocab_size": 31, "num_heads": 3, "intermediate_size": 20}
