@@ -96,7 +96,7 @@ NB_MODULE(_native, module) {
     module.def("expert_combine_backward", entry(&Kernels::expert_combine_backward));
     module.def("route_forward", entry(&Kernels::route_forward));
     module.def("route_backward", entry(&Kernels::route_backward));
-    module.def("mxfp4_product", entry(&Kernels::mxfp4_product));
+    module.def("mxfp4_products", entry(&Kernels::mxfp4_products));
     module.def("mxfp4_unpack", entry(&Kernels::mxfp4_unpack));
 }
 

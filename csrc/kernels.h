@@ -36,7 +36,7 @@ struct Kernels {
     ExpertCombineBackward* expert_combine_backward;
     RouteForward* route_forward;
     RouteBackward* route_backward;
-    Mxfp4Product* mxfp4_product;
+    Mxfp4Products* mxfp4_products;
     Mxfp4Unpack* mxfp4_unpack;
 };
 

@@ -119,18 +119,23 @@ void unpack_group(const uint8_t* bytes, float scale, float* into) {
 
 }  // namespace
 
-void mxfp4_product(int threads, const float* x, const uint8_t* packed, const uint8_t* scale, float* y, int64_t n,
-                   int64_t out, int64_t in) {
+void mxfp4_products(int threads, const float* x, const uint8_t* const* packed, const uint8_t* const* scale,
+                    float* const* y, int64_t count, int64_t n, int64_t out, int64_t in) {
     const int64_t width = whole_blocks(in);
     float* tokens = scratch(n * width);
     for (int64_t i = 0; i < n; ++i) lay_out(x + i * in, in, tokens + i * width);
-    Blocks(out, in).each(threads, [&](int64_t, int64_t begin, int64_t end) {
-        int64_t r = begin;
+    const Blocks rows(out, in);
+    auto body = [&](int64_t task) {
+        const int64_t matrix = task / rows.count, first = task % rows.count * rows.size;
+        const uint8_t *bytes = packed[matrix], *scales = scale[matrix];
+        const int64_t end = least(out, first + rows.size);
+        int64_t r = first;
         for (; r + kRows <= end; r += kRows)
-            product_rows<kRows>(tokens, width, packed + r * in / 2, scale + r * in / kGroup, y + r, n, out, in);
+            product_rows<kRows>(tokens, width, bytes + r * in / 2, scales + r * in / kGroup, y[matrix] + r, n, out, in);
         for (; r < end; ++r)
-            product_rows<1>(tokens, width, packed + r * in / 2, scale + r * in / kGroup, y + r, n, out, in);
-    });
+            product_rows<1>(tokens, width, bytes + r * in / 2, scales + r * in / kGroup, y[matrix] + r, n, out, in);
+    };
+    parallel_for(threads, count * rows.count, body);
 }
 
 void mxfp4_unpack(int threads, const uint8_t* packed, const uint8_t* scale, float* w, int64_t out, int64_t in) {

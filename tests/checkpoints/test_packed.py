@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import asdict
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import statewell as sw
 from statewell import architectures
 from statewell.checkpoints.expert_files import ExpertFiles
+from statewell.checkpoints.export import export
 from statewell.checkpoints.packed import expert_cache
 from statewell.cli import generate as verb
+from statewell.cli.main import app
+from statewell.config.layers import LatentMoESpec
 from statewell.errors import CheckpointError, LimitError, RequestError
+from statewell.kernels import ops
 from statewell.models.ffn.experts import DenseExperts, DiskExperts, PackedExperts
 from statewell.plan.experts import experts_at, held_bytes, packed_bytes
 from tests.models.golden import GOLDEN
@@ -154,3 +160,43 @@ def test_the_cache_is_told_in_one_line_and_as_plain_values():
     assert f"{figures.hits:,} of {figures.hits + figures.misses:,} asked for" in line
     assert f"{figures.read_bytes:,} B read" in line
     assert set(asdict(figures)) >= {"capacity_bytes", "hits", "misses", "read_bytes"}
+
+
+def packed_nano(folder):
+    """A small K3 of ours whose experts are quantised, exported with its tokenizer."""
+    model = sw.build("kimi_k3:nano", seed=2)
+    for layer, block in zip(model.config.layers, model.layers, strict=True):
+        if isinstance(layer.ffn, LatentMoESpec):
+            dense, packed = block.ffn.experts, PackedExperts(layer.ffn, layer.ffn.latent)
+            for name in ("w1", "w3", "w2"):
+                for part, made in zip(("packed", "scale"), ops.mxfp4_quantise(getattr(dense, name)), strict=True):
+                    packed.get_buffer(f"{name}_{part}").copy_(made)
+            block.ffn.experts = packed
+    export(model, folder)
+    return model
+
+
+def test_generate_says_the_same_wherever_the_experts_are_and_what_the_cache_did(tmp_path):
+    model = packed_nano(tmp_path / "k3")
+    assert relative_rms(logits(sw.load(tmp_path / "k3")), logits(model)) <= LIMITS["operation", torch.float32]
+    told = {}
+    for arguments in ([], ["--experts", "disk", "--expert-cache", "8Ki"]):
+        given = [
+            "generate",
+            str(tmp_path / "k3"),
+            "def ",
+            "--temperature",
+            "0",
+            "--max-tokens",
+            "12",
+            "--json",
+            *arguments,
+        ]
+        outcome = CliRunner().invoke(app, [*given, *arguments], catch_exceptions=False)
+        document = json.loads(outcome.stdout)
+        told[document["text"]] = document["expert_cache"]
+    assert len(told) == 1, "the text depends on where the experts are"
+    (figures,) = told.values()
+    assert figures["capacity_bytes"] == 5 * 3 * 32 * 32 * 17 // 32
+    assert figures["misses"] > 0
+    assert figures["read_bytes"] > 0

@@ -107,6 +107,10 @@ class ExpertCache:
         """How many experts fit."""
         return len(self._room)
 
+    def held(self) -> list[StoredExpert]:
+        """The experts that are here or on their way, as they lie in the files."""
+        return [self._layers[layer].experts[number] for layer, number in self._held]
+
     def close(self) -> None:
         """Wait for the reads under way and close the files; also done when the cache is no longer used."""
         self._closing()

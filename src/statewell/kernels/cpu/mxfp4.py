@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -39,30 +39,25 @@ def packed_experts(
     spans = {e: slice(end - count, end) for e, end, count in zip(used.tolist(), ends, counts.tolist(), strict=True)}
     outputs = torch.empty_like(rows)
     for e, (w1, w3, w2) in experts(list(spans)):
-        given = rows[spans[e]]
-        hidden = activation(*(product(given, w, given.new_empty(len(given), len(w.scale))) for w in (w1, w3)))
-        product(hidden.contiguous(), w2, outputs[spans[e]])
+        hidden = activation(*products(rows[spans[e]], (w1, w3)))
+        outputs[spans[e]] = products(hidden, (w2,))[0]
     return Combine.apply(outputs, weight, place)
 
 
-def product(x: Tensor, w: Packed, into: Tensor) -> Tensor:
-    """`into` [n, out], filled with x [n, in] w^T; x and `into` are contiguous."""
+def products(x: Tensor, matrices: Sequence[Packed]) -> list[Tensor]:
+    """x [n, in] times each of the matrices, all [out, in], transposed: [n, out] each."""
+    x = x.contiguous()
     n, D = x.shape
-    w = Packed(w.packed.contiguous(), w.scale.contiguous())
+    out = matrices[0].packed.shape[0]
+    made = [x.new_empty(n, out) for _ in matrices]
     if n > MOST_DIRECT:
-        return _product_in_pieces(x, w, into)
-    compiled().mxfp4_product(
-        instruction_set(),
-        threads(),
-        address(x),
-        address(w.packed),
-        address(w.scale),
-        address(into),
-        n,
-        into.shape[1],
-        D,
+        return [_product_in_pieces(x, w, into) for w, into in zip(matrices, made, strict=True)]
+    packed, scale = ([part.contiguous() for part in parts] for parts in zip(*matrices, strict=True))
+    addresses = torch.tensor([[t.data_ptr() for t in tensors] for tensors in (packed, scale, made)], dtype=torch.int64)
+    compiled().mxfp4_products(
+        instruction_set(), threads(), address(x), *(address(row) for row in addresses), len(matrices), n, out, D
     )
-    return into
+    return made
 
 
 def _product_in_pieces(x: Tensor, w: Packed, into: Tensor) -> Tensor:
