@@ -15,6 +15,8 @@ import multiprocessing
 import os
 import resource
 import shutil
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -42,7 +44,7 @@ from statewell.plan.weights import stored_bytes
 
 LIMIT = 16 * 2**30  # bytes of memory that a run may take
 SPARE = 4 * 2**30  # bytes of disk to leave to others
-PROMPT, STEPS = 4, 6
+PROMPT, STEPS = 3, 2
 TOLD = 1.3  # of the time of reading and computing apart
 
 
@@ -218,6 +220,7 @@ def main() -> None:
     needed, free = stored_bytes(config) + SPARE, shutil.disk_usage(asked.folder).free
     if free < needed:
         parser.error(f"{asked.folder} has {free:,} bytes free, {needed:,} are needed; name another --folder.")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the folder goes also then
     with tempfile.TemporaryDirectory(dir=asked.folder) as made:
         result = run(config, Path(made))
     report(result.pop("rows"), asked.json)
