@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from statewell import __version__
-from statewell.cli import compare, doctor, export, fetch, generate, inspect, plan, train
+from statewell.cli import bench, compare, doctor, export, fetch, generate, inspect, plan, train
 from statewell.cli.terminal import say
 from statewell.errors import StatewellError
 
@@ -21,6 +21,7 @@ VERBS = {
     "export": (export.export, export.EXAMPLE),
     "inspect": (inspect.inspect, inspect.EXAMPLE),
     "fetch": (fetch.fetch, fetch.EXAMPLE),
+    "bench": (bench.bench, bench.EXAMPLE),
     "doctor": (doctor.doctor, doctor.EXAMPLE),
 }
 
