@@ -49,6 +49,10 @@ class TrainingError(StatewellError):
     """Training had to stop, for example at a loss that is not finite."""
 
 
+class MissingExtraError(StatewellError):
+    """Something optional is not installed; the message names the extra that brings it."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A question naming the closest valid spelling, with a space after it; nothing where none is close."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
