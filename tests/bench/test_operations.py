@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 import torch
 
@@ -22,7 +24,11 @@ def test_inputs_are_the_same_every_time_and_the_result_has_the_shape_that_is_sai
     assert operation.ours(*x).shape == x[operation.like].shape
 
 
-@pytest.mark.parametrize("name", ["transformers", "torch", "reference"])
+# fla needs an extra of its own, which brings triton
+FLA = pytest.mark.skipif(find_spec("fla") is None or find_spec("triton") is None, reason="the peers extra is missing")
+
+
+@pytest.mark.parametrize("name", ["transformers", "torch", "reference", pytest.param("fla-naive", marks=FLA)])
 def test_a_peer_answers_what_we_answer_forward_and_backward(name):
     peer = open_peer(name)
     assert peer.many
@@ -31,8 +37,9 @@ def test_a_peer_answers_what_we_answer_forward_and_backward(name):
         assert max(relative_rms(b, a) for a, b in zip(ours, theirs, strict=True)) < AGREE, operation
 
 
-def test_a_peers_step_goes_on_from_a_state_as_our_memory_does():
-    for name, step in open_peer("transformers").steps.items():
+@pytest.mark.parametrize("peer", ["transformers", pytest.param("fla-naive", marks=FLA)])
+def test_a_peers_step_goes_on_from_a_state_as_our_memory_does(peer):
+    for name, step in open_peer(peer).steps.items():
         x = BY_NAME[name].draw(Shape(T=1, H=2, dim=16))
         memory, inputs = MEMORIES[name](x, 2, 16)
         state = memory.tensors()["state"].clone()
@@ -47,7 +54,7 @@ def test_kda_is_seven_operations_for_every_cell_of_a_state():
 
 
 @pytest.mark.skipif(not measurable(), reason="this system does not tell a process its highest resident size")
-def test_extra_memory_holds_at_least_the_result_and_the_gradients():
+def test_extra_memory_is_that_of_the_fullest_moment_not_only_of_what_is_handed_back():
     shape = Shape(T=1024, H=4, dim=64)
-    tensors = 5 * 4 * shape.T * shape.width  # o, dq, dk, dv and dg, float32
-    assert tensors <= extra_bytes("kda", "statewell", shape) < 20 * tensors
+    handed_back = 5 * 4 * shape.T * shape.width  # o, dq, dk, dv and dg, float32
+    assert 1.3 * handed_back <= extra_bytes("kda", "statewell", shape) < 20 * handed_back
