@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from statewell.bench.alternate import Line, Lineup, alternate, repeated, speed_row, time_lineup
+from statewell.bench.alternate import Line, Lineup, alternate, repeated, shared, speed_row, time_lineup
 from statewell.bench.limits import BYTES, FLOPS, Limits, Work
 
 LIMITS = Limits(flops=(100e9, 90e9, 110e9), flops_by="N=8", bytes=(10e9,), bytes_by="a sum")
@@ -26,7 +26,7 @@ def test_a_short_call_is_repeated_and_its_time_divided():
     repeated(lambda: calls.append(1), 5)()
     assert len(calls) == 5
     lineup = Lineup(runs={"a": lambda: calls.append(1)}, lines=[Line(name="a call", run="a")], calls=7)
-    [row] = time_lineup(lineup, 2, LIMITS)
+    [row] = time_lineup(lineup, 2)
     assert len(calls) == 5 + 7 * 4  # two untimed turns and two timed ones
     assert row["name"] == "a call"
     assert row["peer"] is row["ratio"] is row["limit_share"] is None
@@ -39,10 +39,17 @@ def test_a_row_has_the_spread_and_the_peers_median_over_its_own():
     assert row["ratio"] == 3.0
 
 
-@pytest.mark.parametrize(("unit", "limit"), [(FLOPS, 100e9), (BYTES, 10e9)])
-def test_a_rate_is_also_given_as_a_share_of_the_limit_of_its_kind(unit, limit):
+@pytest.mark.parametrize(("unit", "limit"), [(FLOPS, 110e9), (BYTES, 10e9)])
+def test_a_rate_is_also_given_as_a_share_of_the_best_that_was_reached_of_its_kind(unit, limit):
     line = Line(name="x", run="x", work=Work(amount=1e9, unit=unit))
-    [row] = time_lineup(Lineup(runs={"x": lambda: None}, lines=[line]), 1, LIMITS)
+    row = shared(time_lineup(Lineup(runs={"x": lambda: None}, lines=[line]), 1)[0], LIMITS)
     assert row["rate_unit"] == unit
     assert row["rate"] == pytest.approx(1e3 / row["median"])
     assert row["limit_share"] == pytest.approx(row["rate"] * 1e9 / limit)
+
+
+def test_of_two_measurements_of_the_limits_the_better_counts_each_for_itself():
+    other = Limits(flops=(105e9,), flops_by="N=16", bytes=(9e9, 20e9), bytes_by="a maximum")
+    assert LIMITS.or_better(other) == Limits(
+        flops=LIMITS.flops, flops_by="N=8", bytes=other.bytes, bytes_by="a maximum"
+    )

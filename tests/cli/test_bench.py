@@ -104,20 +104,20 @@ def test_a_peer_that_is_not_installed_is_named_with_its_extra(monkeypatch, peer,
 def test_the_table_has_names_ratios_and_limits_in_eighty_columns(monkeypatch):
     row = speed_row("kda forward, T=2,048 H=8 K=V=128", "ms", [14.8], "transformers", [1229.0])
     row["rate"], row["rate_unit"], row["limit_share"] = 127.0, "GFLOP/s", 0.8
-    monkeypatch.setattr(speed, "_cases", lambda *_: [Case(name="kda forward", measure=lambda limits: [row])])
+    monkeypatch.setattr(speed, "_cases", lambda *_: [Case(name="kda forward", measure=lambda: [row])])
     outcome = run("ops", "--quick")
     assert "83.04 x" in outcome.stdout
     assert "transformers" in outcome.stdout
     assert "limits: fp32 product" in outcome.stdout
     assert max(len(line) for line in outcome.stdout.splitlines()) <= 80
-    assert "1 of 2: the limits of this machine\n2 of 2: kda forward" in outcome.stderr
+    assert "1 of 3: the limits of this machine\n2 of 3: kda forward\n3 of 3: the limits again" in outcome.stderr
 
 
 def test_an_interrupt_keeps_what_was_measured(monkeypatch):
-    def interrupted(limits):
+    def interrupted():
         raise KeyboardInterrupt
 
-    done = Case(name="done", measure=lambda limits: [speed_row("done", "ms", [1.0])])
+    done = Case(name="done", measure=lambda: [speed_row("done", "ms", [1.0])])
     monkeypatch.setattr(speed, "_cases", lambda *_: [done, Case(name="not done", measure=interrupted)])
     outcome = run("ops", "--quick", "--json")
     assert outcome.exit_code == 130

@@ -23,8 +23,8 @@ class SpeedRow(TypedDict):
     """One thing timed, against one peer or none.
 
     median, min, max: in `unit`, lower is better but for the machine's own limits. ratio: the peer's median over this
-    one's, 2 meaning twice as fast (or half the memory). rate: work over time, in rate_unit. limit_share: of the rate
-    this machine reached in the same run.
+    one's, 2 meaning twice as fast (or half the memory). rate: work over time, in rate_unit. limit_share: of the best
+    rate this machine reached in the same run.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Case:
     """Something to be measured by itself. measure: makes inputs and models, measures, and lets go of them again."""
 
     name: str
-    measure: Callable[[Limits], list[SpeedRow]]
+    measure: Callable[[], list[SpeedRow]]
 
 
 def alternate(
@@ -100,23 +100,29 @@ def repeated(call: Run, times: int) -> Run:
     return run
 
 
-def time_lineup(lineup: Lineup, rounds: int, limits: Limits) -> list[SpeedRow]:
+def time_lineup(lineup: Lineup, rounds: int) -> list[SpeedRow]:
     """The lines of `lineup`, in milliseconds of one call."""
     runs = {name: repeated(run, lineup.calls) for name, run in lineup.runs.items()}
     taken = alternate(runs, rounds)
     each = {name: [value / lineup.calls for value in values] for name, values in taken.items()}
-    return [_timed_row(line, each, limits) for line in lineup.lines]
+    return [_timed_row(line, each) for line in lineup.lines]
 
 
-def _timed_row(line: Line, seconds: Mapping[str, list[float]], limits: Limits) -> SpeedRow:
+def _timed_row(line: Line, seconds: Mapping[str, list[float]]) -> SpeedRow:
     own = [1e3 * value for value in seconds[line.run]]
     theirs = None if line.peer is None else [1e3 * value for value in seconds[line.peer]]
     row = speed_row(line.name, "ms", own, line.shown_as or line.peer, theirs)
     if line.work is not None:
-        rate = line.work.amount / statistics.median(seconds[line.run])
-        row["rate"], row["rate_unit"] = rate / 1e9, line.work.unit
-        row["limit_share"] = rate / limits.of(line.work)
+        row["rate"] = line.work.amount / statistics.median(seconds[line.run]) / 1e9
+        row["rate_unit"] = line.work.unit
     return row
+
+
+def shared(row: SpeedRow, limits: Limits) -> SpeedRow:
+    """The row with its share of the limit, where it has a rate."""
+    if row["rate"] is None or row["rate_unit"] is None:
+        return row
+    return {**row, "limit_share": 1e9 * row["rate"] / limits.of(row["rate_unit"])}
 
 
 def speed_row(

@@ -5,7 +5,6 @@ Every speed of `bench` is also given as a share of one of the two. Start at `mea
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ class Work:
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """The two rates of this machine with the threads torch has. flops: per second, from each timing of the best square
-    product. bytes: per second, from each timing of the best way to read.
+    product. bytes: per second, from each timing of the best way to read. The limit is the highest of each.
     """
 
     flops: tuple[float, ...]
@@ -38,9 +37,15 @@ class Limits:
     bytes: tuple[float, ...]
     bytes_by: str
 
-    def of(self, work: Work) -> float:
-        """The limit of `work`, per second."""
-        return statistics.median(self.flops if work.unit == FLOPS else self.bytes)
+    def of(self, unit: str) -> float:
+        """The limit of work in `unit`, per second: the best timing, since whatever else ran can only have slowed it."""
+        return max(self.flops if unit == FLOPS else self.bytes)
+
+    def or_better(self, other: Limits) -> Limits:
+        """Of each rate that measurement which reached more."""
+        flops = max(self, other, key=lambda limits: limits.of(FLOPS))
+        read = max(self, other, key=lambda limits: limits.of(BYTES))
+        return Limits(flops=flops.flops, flops_by=flops.flops_by, bytes=read.bytes, bytes_by=read.bytes_by)
 
 
 def measure_limits(quick: bool = False) -> Limits:
@@ -72,7 +77,7 @@ def _reads(size: int) -> dict[str, Try]:
 
 
 def _best(tries: dict[str, Try], rounds: int) -> tuple[str, tuple[float, ...]]:
-    """The try with the highest median rate, and all its rates, after one that is not timed."""
+    """The try that reached most, and all its rates, after one that is not timed."""
     rates: dict[str, list[float]] = {name: [] for name in tries}
     for turn in range(rounds + 1):
         for name, (run, amount) in tries.items():
@@ -80,5 +85,5 @@ def _best(tries: dict[str, Try], rounds: int) -> tuple[str, tuple[float, ...]]:
             run()
             if turn:
                 rates[name].append(amount / (time.perf_counter() - begin))
-    best = max(rates, key=lambda name: statistics.median(rates[name]))
+    best = max(rates, key=lambda name: max(rates[name]))
     return best, tuple(rates[best])

@@ -18,7 +18,7 @@ import torch
 
 from statewell.architectures import SIZES
 from statewell.bench import suite_decode, suite_ops, suite_train
-from statewell.bench.alternate import Case, SpeedRow, speed_row
+from statewell.bench.alternate import Case, SpeedRow, shared, speed_row
 from statewell.bench.limits import BYTES, FLOPS, Limits, measure_limits
 from statewell.bench.machine import look
 from statewell.bench.peers import PACKAGES, Peer, open_peer
@@ -86,25 +86,36 @@ class SpeedBench:
         self.cases = [case for case in cases if request.only in case.name]
         if cases and not self.cases:
             raise RequestError(f"--only '{request.only}' is in no case of {request.suite}, such as '{cases[0].name}'.")
-        self.limits: list[SpeedRow] = []
-        self.rows: list[SpeedRow] = []
+        self._limits: Limits | None = None
+        self._measured: list[SpeedRow] = []
 
     def run(self, on_case: OnCase) -> None:
-        """Measure the limits, then every case; `rows` grows as they end, so that an interrupt loses one case."""
+        """Measure the limits, every case, and the limits again; `rows` grows, so that an interrupt loses one case."""
         kept = torch.ones(KEPT_BYTES, dtype=torch.uint8)
         del kept
-        total = len(self.cases) + 1
+        total = len(self.cases) + 2
         on_case("the limits of this machine", 0, total)
-        limits = measure_limits(self.request.quick)
-        self.limits = limit_rows(limits)
-        if self.request.suite == "limits":
-            self.rows += self.limits
+        self._limits = measure_limits(self.request.quick)
         with ExitStack() as stack:
             if self.request.instructions is not None:
                 stack.enter_context(use_instruction_set(self.request.instructions))
             for index, case in enumerate(self.cases):
                 on_case(case.name, 1 + index, total)
-                self.rows += case.measure(limits)
+                self._measured += case.measure()
+        on_case("the limits again", total - 1, total)
+        self._limits = self._limits.or_better(measure_limits(self.request.quick))
+
+    @property
+    def limits(self) -> list[SpeedRow]:
+        """What this machine can do, as rows; none before anything was measured."""
+        return [] if self._limits is None else limit_rows(self._limits)
+
+    @property
+    def rows(self) -> list[SpeedRow]:
+        """What was measured so far."""
+        if self._limits is None or self.request.suite == "limits":
+            return self.limits
+        return [shared(row, self._limits) for row in self._measured]
 
     def document(self) -> dict[str, object]:
         """Everything as one JSON document: rows, limits, and how and on what they were measured."""

@@ -129,7 +129,7 @@ def cases(peers: Sequence[Peer], rounds: int | None, quick: bool) -> list[Case]:
 
 
 def _timed(name: str, prepare: Callable[[str], Lineup], rounds: int) -> Case:
-    return Case(name=name, measure=lambda limits: time_lineup(prepare(name), rounds, limits))
+    return Case(name=name, measure=lambda: time_lineup(prepare(name), rounds))
 
 
 def _step(operation: str, peers: Sequence[Peer], scale: Scale, name: str) -> Lineup:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from statewell.bench.alternate import OURS, Case, Line, Lineup, SpeedRow, speed_row, time_lineup
 from statewell.bench.footprint import extra_bytes, measurable
-from statewell.bench.limits import Limits, Work
+from statewell.bench.limits import Work
 from statewell.bench.operations import OPERATIONS, Operation, Shape
 from statewell.bench.peers import Many, Peer
 from statewell.bench.recurrence import relative_rms
@@ -51,7 +51,7 @@ def cases(peers: Sequence[Peer], rounds: int | None, quick: bool) -> list[Case]:
 
 def _case(operation: Operation, shape: Shape, what: str, prepare: Callable[[str], Lineup], rounds: int) -> Case:
     name = f"{operation.name} {what}, {shape}"
-    return Case(name=name, measure=lambda limits: time_lineup(prepare(name), rounds, limits))
+    return Case(name=name, measure=lambda: time_lineup(prepare(name), rounds))
 
 
 def _forward(operation: Operation, shape: Shape, sides: dict[str, Many], name: str) -> Lineup:
@@ -105,7 +105,7 @@ def _checked(name: str, runs: dict[str, Answer], work: Work) -> Lineup:
 def _memory_case(operation: Operation, shape: Shape, sides: list[str]) -> Case:
     name = f"{operation.name} forward+backward, {shape}: memory beyond its inputs"
 
-    def measure(limits: Limits) -> list[SpeedRow]:
+    def measure() -> list[SpeedRow]:
         taken = {side: [extra_bytes(operation.name, side, shape) / 2**20] for side in sides}
         peers = [side for side in sides if side != OURS]
         if not peers:

@@ -52,7 +52,7 @@ def cases(
 
 
 def _timed(name: str, prepare: Callable[[str], Lineup], rounds: int) -> Case:
-    return Case(name=name, measure=lambda limits: time_lineup(prepare(name), rounds, limits))
+    return Case(name=name, measure=lambda: time_lineup(prepare(name), rounds))
 
 
 def _six(peers: Sequence[Peer], size: str, T: int, name: str) -> Lineup:

@@ -46,7 +46,7 @@ def bench(
     """Time operations, decoding or training, alone or against peers: alternated in one process, medians and ratios.
 
     A ratio is the peer's median over ours: 2 means twice as fast. Limits are the fp32 products of torch and the reading
-    of memory, measured first. On a machine that does other work, spreads are wide and ratios are worth little.
+    of memory, measured before and after. Where spreads are wide the machine was busy, and ratios are worth little.
     """
     from statewell.bench.speed import SpeedBench, SpeedRequest, write
 
@@ -127,7 +127,7 @@ def table(rows: Sequence[SpeedRow], limits: Sequence[SpeedRow]) -> Table:
     for row in rows:
         drawn.add_row(*_cells(row))
     if limits:
-        said = "; ".join(f"{row['name']}: {_number(row['median'])} {row['unit']}" for row in limits)
+        said = "; ".join(f"{row['name']}: {_number(row['max'])} {row['unit']}" for row in limits)
         drawn.caption = f"limits: {said}"
     return drawn
 
