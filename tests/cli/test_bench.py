@@ -55,7 +55,7 @@ def test_decode_has_a_step_of_each_memory_and_a_model_at_two_contexts():
     names = [row["name"] for row in rows]
     assert [name.split(" step")[0] for name in names[:2]] == ["delta", "gated_delta"]
     assert names[-2:] == ["gated_deltanet:nano, a token at 32 tokens", "gated_deltanet:nano, a token at 256 tokens"]
-    assert rows[-1]["peer"] == "itself at 32 tokens"
+    assert rows[-1]["peer"] == "at 32 tokens"
 
 
 def test_train_compares_the_six_with_our_gpt2_and_that_with_others():
@@ -104,9 +104,12 @@ def test_a_peer_that_is_not_installed_is_named_with_its_extra(monkeypatch, peer,
 def test_the_table_has_names_ratios_and_limits_in_eighty_columns(monkeypatch):
     row = speed_row("kda forward, T=2,048 H=8 K=V=128", "ms", [14.8], "transformers", [1229.0])
     row["rate"], row["rate_unit"], row["limit_share"] = 127.0, "GFLOP/s", 0.8
-    monkeypatch.setattr(speed, "_cases", lambda *_: [Case(name="kda forward", measure=lambda: [row])])
+    name = "latent attention step over 4,096 tokens, H=32 R=512"
+    wide = speed_row(name, "ms", [0.0123, 1234.0, 123.0], "at 131,072 tokens", [1.0])
+    monkeypatch.setattr(speed, "_cases", lambda *_: [Case(name="kda forward", measure=lambda: [row, wide])])
     outcome = run("ops", "--quick")
     assert "83.04 x" in outcome.stdout
+    assert "at 131,072 tokens" in outcome.stdout
     assert "transformers" in outcome.stdout
     assert "limits: fp32 product" in outcome.stdout
     assert max(len(line) for line in outcome.stdout.splitlines()) <= 80

@@ -200,7 +200,7 @@ def _model(architecture: str, scale: Scale, rounds: int, name: str) -> Lineup:
         side = f"{context:,} tokens"
         runs[side] = run
         peer = None if context == short else f"{short:,} tokens"
-        lines.append(Line(name=f"{name} at {side}", run=side, peer=peer, shown_as=f"itself at {peer}", work=work))
+        lines.append(Line(name=f"{name} at {side}", run=side, peer=peer, shown_as=f"at {peer}", work=work))
     return Lineup(runs=runs, lines=lines)
 
 

@@ -121,7 +121,7 @@ def table(rows: Sequence[SpeedRow], limits: Sequence[SpeedRow]) -> Table:
     from rich.table import Table
 
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
-    drawn.add_column("", min_width=30)
+    drawn.add_column("")
     for column in ("median\nmin - max", "rate\nof the limit", "ratio"):
         drawn.add_column(column, justify="right", no_wrap=column != "ratio")
     for row in rows:
