@@ -22,16 +22,19 @@ COMPILER = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None
 FAMILIES = {
     "attend": ("attend_one", "o"),
     "conv": ("conv_forward", "y"),
+    "conv_step": ("conv_step", "final"),
     "delta": ("delta_forward", "final"),
     "depth": ("depth_backward", "d_query"),
     "experts": ("expert_combine", "mixed"),
     "gate": ("gate_backward", "d_z"),
     "linear": ("normaliser_backward", "d_k"),
     "norm": ("norm_backward", "d_x"),
+    "products": ("mxfp4_products", "y"),
     "route": ("route_forward", "weight"),
     "situ": ("situ_forward", "out"),
     "step": ("delta_step", "final"),
     "swiglu": ("swiglu_backward", "d_up"),
+    "unpack": ("mxfp4_unpack", "w"),
 }
 
 

@@ -27,6 +27,14 @@ std::string shortly(double value) {
     return text;
 }
 
+template <class T>
+std::vector<T> copies(const std::vector<T>& once, int64_t times) {
+    std::vector<T> all;
+    all.reserve(once.size() * static_cast<size_t>(times));
+    for (int64_t i = 0; i < times; ++i) all.insert(all.end(), once.begin(), once.end());
+    return all;
+}
+
 }  // namespace
 
 void Book::fail(const std::string& kernel, const std::string& message) {
@@ -80,20 +88,15 @@ const Tensor& Run::tensor(const std::string& name) const {
 int64_t Run::size(const std::string& name, size_t axis) const { return tensor(name).shape.at(axis); }
 
 std::vector<float> Run::floats(const std::string& name, int64_t times) const {
-    std::vector<float> all;
-    if (!has(name)) return all;
-    const std::vector<float>& once = tensor(name).floats;
-    all.reserve(once.size() * static_cast<size_t>(times));
-    for (int64_t i = 0; i < times; ++i) all.insert(all.end(), once.begin(), once.end());
-    return all;
+    return has(name) ? copies(tensor(name).floats, times) : std::vector<float>();
 }
 
 std::vector<int64_t> Run::integers(const std::string& name, int64_t times) const {
-    const std::vector<int64_t>& once = tensor(name).integers;
-    std::vector<int64_t> all;
-    all.reserve(once.size() * static_cast<size_t>(times));
-    for (int64_t i = 0; i < times; ++i) all.insert(all.end(), once.begin(), once.end());
-    return all;
+    return copies(tensor(name).integers, times);
+}
+
+std::vector<uint8_t> Run::bytes(const std::string& name, int64_t times) const {
+    return copies(tensor(name).bytes, times);
 }
 
 std::string Run::where() const { return place_ + (threads == 1 ? " on 1 thread" : " on " + std::to_string(threads) + " threads"); }
@@ -113,6 +116,10 @@ std::vector<float> fresh(int64_t count) {
 
 std::vector<int64_t> fresh_integers(int64_t count) {
     return std::vector<int64_t>(static_cast<size_t>(count), std::numeric_limits<int64_t>::min());
+}
+
+bool same(const std::vector<float>& a, const std::vector<float>& b) {
+    return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
 std::vector<float> summed(const std::vector<float>& parts, int64_t places) {

@@ -60,8 +60,8 @@ public:
     Run(const Kernels& kernels_, int threads_, bool large, const Case& held, std::string place, Book& book)
         : kernels(kernels_), threads(threads_), large_(large), held_(held), place_(std::move(place)), book_(book) {}
 
-    // How often to repeat rows that are `numbers` floats together.
-    int64_t repeats(int64_t numbers) const { return large_ ? 20000 / numbers + 1 : 1; }
+    // How often to repeat rows that are `numbers` floats together; `worth` of them are worth several threads.
+    int64_t repeats(int64_t numbers, int64_t worth = 20000) const { return large_ ? worth / numbers + 1 : 1; }
     bool large() const { return large_; }
 
     bool has(const std::string& name) const { return held_.count(name) > 0; }
@@ -72,6 +72,7 @@ public:
     // `times` copies, one after the other; none where the case has no such tensor.
     std::vector<float> floats(const std::string& name, int64_t times = 1) const;
     std::vector<int64_t> integers(const std::string& name, int64_t times = 1) const;
+    std::vector<uint8_t> bytes(const std::string& name, int64_t times = 1) const;
 
     void compare(const std::string& kernel, const std::string& name, const std::vector<float>& made, int64_t repeats = 1,
                  double factor = 1.0);
@@ -100,6 +101,9 @@ const T* at(const std::vector<T>& numbers) {
     return numbers.empty() ? nullptr : numbers.data();
 }
 
+// The same bits in both, NaN or not.
+bool same(const std::vector<float>& a, const std::vector<float>& b);
+
 // The sum over the first of `places` equal parts.
 std::vector<float> summed(const std::vector<float>& parts, int64_t places);
 
@@ -114,9 +118,11 @@ struct Spread {
 
 // The checks, by the family of the stored cases.
 using Check = void(Run&);
-Check check_delta, check_linear, check_step;
+Check check_delta, check_linear;
 Check check_norm, check_situ, check_swiglu, check_gate, check_conv, check_depth;
-Check check_experts, check_route, check_attend;
+Check check_experts, check_route;
+Check check_step, check_conv_step, check_attend;
+Check check_products, check_unpack;
 
 // The worker pool: every index once, nested and simultaneous calls, a forked child, rest between calls. False and a
 // sentence for each that fails.

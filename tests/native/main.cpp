@@ -17,9 +17,10 @@ namespace statewell::test {
 namespace {
 
 const std::map<std::string, Check*> kChecks = {
-    {"delta", check_delta},     {"linear", check_linear}, {"step", check_step},   {"norm", check_norm},
-    {"situ", check_situ},       {"swiglu", check_swiglu}, {"gate", check_gate},   {"conv", check_conv},
-    {"depth", check_depth},     {"experts", check_experts}, {"route", check_route}, {"attend", check_attend},
+    {"delta", check_delta},         {"linear", check_linear}, {"norm", check_norm},     {"situ", check_situ},
+    {"swiglu", check_swiglu},       {"gate", check_gate},     {"conv", check_conv},     {"depth", check_depth},
+    {"experts", check_experts},     {"route", check_route},   {"step", check_step},     {"conv_step", check_conv_step},
+    {"attend", check_attend},       {"products", check_products}, {"unpack", check_unpack},
 };
 
 constexpr int kKernels = sizeof(Kernels) / sizeof(void (*)());

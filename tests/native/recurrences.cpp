@@ -1,5 +1,4 @@
-// The delta family and the normaliser of linear attention: packed segments, states carried in, strong decay, and one
-// token of many rows.
+// The delta family and the normaliser of linear attention: packed segments, states carried in, strong decay.
 #include <cmath>
 #include <cstring>
 
@@ -59,10 +58,6 @@ Backward backward(const Recurrence& x, const Forward& held, const std::vector<fl
                                  at(held.kept), d_o.data(), at(dfinal), at(d.q), at(d.k), at(d.v), at(d.g), at(d.beta),
                                  at(d.initial), x.parts, x.N, x.H, x.HV, x.K, x.V, x.scale);
     return {summed(d.q, places), summed(d.k, places), d.v, summed(d.g, x.parts), summed(d.beta, x.parts), d.initial};
-}
-
-bool same(const std::vector<float>& a, const std::vector<float>& b) {
-    return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 // The last token of every input in turn is NaN: its own output is then NaN, those before keep their bits.
@@ -128,47 +123,6 @@ void check_linear(Run& run) {
     run.compare("normaliser_backward", "d_k", dk);
     run.compare("normaliser_backward", "d_v", d.v);
     if (!z.empty()) run.compare("normaliser_backward", "d_initial_z", dz);
-}
-
-namespace {
-
-// Packed rows of `of` in reverse.
-std::vector<float> reversed(const std::vector<float>& of, int64_t rows) {
-    const size_t width = of.size() / static_cast<size_t>(rows);
-    std::vector<float> back;
-    back.reserve(of.size());
-    for (int64_t row = rows - 1; row >= 0; --row) {
-        const auto from = of.begin() + static_cast<int64_t>(width) * row;
-        back.insert(back.end(), from, from + static_cast<int64_t>(width));
-    }
-    return back;
-}
-
-}  // namespace
-
-// Row by row into other memory; then where the states lie, the last row of the states being that of the first token.
-void check_step(Run& run) {
-    const int64_t H = run.size("q", 1), HV = run.size("v", 1), K = run.size("q", 2), V = run.size("v", 2);
-    const int64_t times = run.repeats(run.size("q", 0) * HV * K * V), N = run.size("q", 0) * times;
-    const int rule = static_cast<int>(run.whole("rule"));
-    const auto spread = [&](const std::string& name) { return Spread(run.floats(name, times), N, run.whole("gap")); };
-    const Spread q = spread("q"), k = spread("k"), v = spread("v"), g = spread("g"), beta = spread("beta");
-    const std::vector<float> state = run.floats("state", times);
-    const auto step = [&](const float* from, float* to, const int64_t* rows, float* o) {
-        run.kernels.delta_step(run.threads, rule, q.at(), k.at(), v.at(), g.at(), beta.at(), q.step, k.step, v.step, g.step,
-                               beta.step, from, to, rows, o, N, H, HV, K, V, run.number("scale"));
-    };
-    std::vector<float> o = fresh(N * HV * V), next = fresh(N * HV * K * V);
-    step(state.data(), next.data(), nullptr, o.data());
-    run.compare("delta_step", "o", o, times);
-    run.compare("delta_step", "final", next, times);
-
-    std::vector<int64_t> rows;
-    for (int64_t n = 0; n < N; ++n) rows.push_back(N - 1 - n);
-    std::vector<float> held = reversed(state, N), again = fresh(N * HV * V);
-    step(held.data(), held.data(), rows.data(), again.data());
-    run.demand("delta_step", same(o, again) && same(next, reversed(held, N)),
-               "rows in another order, written where they lie, have the same bits");
 }
 
 }  // namespace statewell::test

@@ -1,6 +1,4 @@
-// The router, the rows of experts, and one query over a cache.
-#include <cmath>
-
+// The router and the rows of experts.
 #include "check.h"
 
 namespace statewell::test {
@@ -83,35 +81,6 @@ void check_route(Run& run) {
     run.kernels.route_backward(run.threads, index.data(), score.data(), dweight.data(), dlogits.data(), M, E, k, scaling,
                                divide);
     run.compare("route_backward", "d_logits", dlogits, times);
-}
-
-// By head, or absorbed: then the kept rows are keys and values at once, and every head reads `shared`.
-void check_attend(Run& run) {
-    if (run.large()) return;
-    const bool absorbed = run.has("shared");
-    const int64_t B = run.size("k", 0), S = run.size("k", 1), Hk = run.size("k", 2), K = run.size("k", 3);
-    const int64_t H = run.size("q", 1), P = absorbed ? run.size("shared", 2) : 0, V = absorbed ? K : run.size("v", 3);
-    const int64_t gap = run.whole("gap");
-    const std::vector<float> q = run.floats("q");
-    Spread k(run.floats("k"), B * S, gap);
-    const Spread v(run.floats("v"), B * S, gap), shared(run.floats("shared"), B * S, gap);
-    const int64_t v_step = absorbed ? k.step : v.step;
-    std::vector<float> o = fresh(B * H * V);
-    const auto attend = [&](float* to) {
-        run.kernels.attend_one(run.threads, q.data(), k.at(), absorbed ? k.at() : v.at(), shared.at(), to,
-                               run.number("scale"), B, S, H, Hk, K, P, V, S * k.step, k.step, S * v_step, v_step,
-                               S * shared.step, shared.step);
-    };
-    attend(o.data());
-    run.compare("attend_one", "o", o);
-
-    k.numbers.back() = std::nanf("");  // the last row's last token, seen by the heads of the last key head
-    std::vector<float> spoiled = fresh(B * H * V);
-    attend(spoiled.data());
-    bool reaches = true;
-    const size_t apart = static_cast<size_t>((H / Hk) * V), others = o.size() - apart;
-    for (size_t i = 0; i < o.size(); ++i) reaches = reaches && (i < others ? spoiled[i] == o[i] : std::isnan(spoiled[i]));
-    run.demand("attend_one", reaches, "a NaN key reaches the heads that read it and no other");
 }
 
 }  // namespace statewell::test

@@ -94,8 +94,10 @@ Tensor tensor_of(const Entry& entry, const std::string& bytes, size_t base) {
         tensor.doubles = copied<double>(bytes, begin, end);
     else if (entry.dtype == "I64")
         tensor.integers = copied<int64_t>(bytes, begin, end);
+    else if (entry.dtype == "U8")
+        tensor.bytes = copied<uint8_t>(bytes, begin, end);
     else
-        throw std::runtime_error("a tensor has dtype " + entry.dtype + ", which is not F32, F64 or I64");
+        throw std::runtime_error("a tensor has dtype " + entry.dtype + ", which is not F32, F64, I64 or U8");
     return tensor;
 }
 

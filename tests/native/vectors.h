@@ -9,12 +9,13 @@
 
 namespace statewell::test {
 
-// One tensor; only the list of its dtype (F32, F64 or I64) is filled, to its size exactly.
+// One tensor; only the list of its dtype (F32, F64, I64 or U8) is filled, to its size exactly.
 struct Tensor {
     std::vector<int64_t> shape;
     std::vector<float> floats;
     std::vector<double> doubles;
     std::vector<int64_t> integers;
+    std::vector<uint8_t> bytes;
 };
 
 using Case = std::map<std::string, Tensor>;

@@ -2,8 +2,9 @@
 
     python -m tests.native.write_vectors
 
-Inputs are float32, what must come out is float64, from the reference kernels and their gradients. Every tensor is named
-family/case/name; gradients begin with d_, the gradients that come in do not. `limits` are those of tests/tolerances.py.
+Inputs are float32 or bytes, what must come out is float64, from the reference kernels and their gradients. Every
+tensor is named family/case/name; gradients begin with d_, the gradients that come in do not. `limits` are those of
+tests/tolerances.py. What decodes is in decode_vectors.py.
 """
 
 from __future__ import annotations
@@ -16,41 +17,12 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor
 
-from statewell.kernels.reference import attention, chunkwise_linear, conv, depth, moe, parts, recurrent
+from statewell.kernels.reference import chunkwise_linear, conv, depth, moe, parts, recurrent
+from tests.native.decode_vectors import decode
+from tests.native.draw import RULES, Draw, Vectors, number, recurrent_inputs, whole
 from tests.tolerances import LIMITS
 
 PATH = Path(__file__).parents[1] / "golden" / "native" / "kernels.safetensors"
-
-Vectors = dict[str, Tensor]
-
-RULES = ("additive", "delta", "gated_delta", "kda")  # in the order of csrc/delta.h
-
-
-class Draw:
-    """Numbers that are exact in float32, and the same on every processor: sums of uniform ones, made in float64."""
-
-    def __init__(self, seed: int) -> None:
-        self._generator = torch.Generator().manual_seed(seed)
-
-    def normal(self, *shape: int, scale: float = 1.0) -> Tensor:
-        return (scale * (self.uniform(12, *shape).double().sum(0) - 6)).float()
-
-    def unit(self, *shape: int) -> Tensor:
-        return F.normalize(self.normal(*shape).double(), dim=-1).float()
-
-    def positive(self, *shape: int) -> Tensor:
-        return (F.elu(self.normal(*shape).double()) + 1).float()
-
-    def uniform(self, *shape: int) -> Tensor:
-        return torch.rand(*shape, generator=self._generator)
-
-
-def whole(*values: int) -> Tensor:
-    return torch.tensor(values)
-
-
-def number(value: float) -> Tensor:
-    return torch.tensor([value], dtype=torch.float64)
 
 
 def with_gradients(run: Callable, inputs: dict[str, Tensor], weights: Sequence[Tensor]) -> tuple[list[Tensor], Vectors]:
@@ -61,19 +33,6 @@ def with_gradients(run: Callable, inputs: dict[str, Tensor], weights: Sequence[T
     loss = torch.stack([(w.double() * y).sum() for w, y in zip(weights, made, strict=True)]).sum()
     gradients = torch.autograd.grad(loss, list(leaves.values()))
     return [y.detach() for y in made], {f"d_{name}": d for name, d in zip(leaves, gradients, strict=True)}
-
-
-def recurrent_inputs(draw: Draw, rule: str, tokens: int, H: int, HV: int, K: int, V: int, strong: bool) -> Vectors:
-    """q, k, v, g and beta as far as the rule has them; `strong` makes some tokens forget all there was."""
-    made = {"q": draw.unit(tokens, H, K), "k": draw.unit(tokens, H, K), "v": draw.normal(tokens, HV, V)}
-    if rule in ("gated_delta", "kda"):
-        made["g"] = -draw.uniform(tokens, HV, *([K] if rule == "kda" else []))
-        if strong:
-            made["g"][3::7] = -1000.0
-            made["g"][5::11, ..., ::2] = -104.0
-    if rule != "additive":
-        made["beta"] = draw.uniform(tokens, HV)
-    return made
 
 
 FORMS: dict[str, Callable] = {
@@ -129,22 +88,6 @@ def linear(draw: Draw, bounds: Sequence[int], H: int, HV: int, K: int, V: int, s
         **{"rule": whole(0), "parts": whole(1), "gap": whole(2), "bounds": whole(*bounds)},
         **({"dfinal_z": dfinal_z} if started else {}),
     }
-
-
-STEPS: dict[str, Callable] = {
-    "additive": lambda q, k, v, scale, state: recurrent.linear_step(q, k, v, scale, state, False),
-    "delta": recurrent.delta_step,
-    "gated_delta": recurrent.gated_delta_step,
-    "kda": recurrent.kda_step,
-}
-
-
-def step(draw: Draw, rule: str, N: int, H: int, HV: int, K: int, V: int) -> Vectors:
-    """One token of N rows."""
-    inputs, state = recurrent_inputs(draw, rule, N, H, HV, K, V, strong=False), draw.normal(N, HV, K, V)
-    o, final = STEPS[rule](*(x.double() for x in inputs.values()), 0.3, state.double())
-    held = {"rule": whole(RULES.index(rule)), "gap": whole(1), "scale": number(0.3)}
-    return {**inputs, **held, "state": state, "o": o, "final": final}
 
 
 def norm(draw: Draw, M: int, D: int, form: str) -> Vectors:
@@ -237,16 +180,6 @@ def route(draw: Draw, M: int, E: int, k: int, scaling: float, divide: bool) -> V
     return {**gradients, **held, "logits": logits, "bias": bias, "index": index, "weight": weight, "dweight": dweight}
 
 
-def attend(draw: Draw, B: int, S: int, H: int, Hk: int, K: int, V: int | None, P: int = 0) -> Vectors:
-    """One query; V None: absorbed, where the keys are the values and P numbers more are shared by the heads."""
-    q, k = draw.normal(B, H, K + P), draw.normal(B, S, Hk, K)
-    v, shared = k if V is None else draw.normal(B, S, Hk, V), draw.normal(B, S, P)
-    keys = torch.cat([k, shared[:, :, None].expand(B, S, Hk, P)], -1)
-    o = attention.attention_direct(q[:, None].double(), keys.double(), v.double(), 0.4)[:, 0]
-    held = {"shared": shared} if V is None else {"v": v}
-    return {"q": q, "k": k, **held, "o": o, "scale": number(0.4), "gap": whole(2)}
-
-
 def recurrences() -> dict[str, Vectors]:
     """Widths that leave a rest in every vector and tile; segments of 0, 1 and more tokens than a chunk."""
     packed, made = (0, 3, 3, 4, 37), {}
@@ -255,11 +188,8 @@ def recurrences() -> dict[str, Vectors]:
         made[f"delta/{rule} packed"] = delta(Draw(i), rule, packed, 1, 2, 5, V, started=True, parts=1)
         split = 1 if rule == "kda" else 2
         made[f"delta/{rule} wide"] = delta(Draw(10 + i), rule, (0, 33), 1, 1, *wide[rule], started=False, parts=split)
-        N, V = (1, 149) if rule == "kda" else (3, 37)
-        made[f"step/{rule}"] = step(Draw(20 + i), rule, N, 1, 2, 5, V)
     for i, rule in enumerate(RULES):  # two key heads, each for two value heads
         made[f"delta/{rule} heads"] = delta(Draw(30 + i), rule, (0, 2, 4), 2, 4, 3, 1, started=True, parts=1)
-        made[f"step/{rule} heads"] = step(Draw(34 + i), rule, 2, 2, 4, 3, 2)
     made["linear/heads"] = linear(Draw(38), (0, 2, 4), 2, 4, 3, 2, started=True)
     made["linear/packed"] = linear(Draw(39), packed, 1, 2, 5, 6, started=True)
     made["linear/fresh"] = linear(Draw(29), (0, 9), 1, 1, 19, 3, started=False)
@@ -290,9 +220,6 @@ def routing() -> dict[str, Vectors]:
         "route/divided": route(Draw(92), 9, 7, 3, 1.7, True),
         "route/plain": route(Draw(93), 9, 5, 2, 1.0, False),
         "route/best": route(Draw(94), 9, 5, 1, 2.5, True),
-        "attend/heads": attend(Draw(95), 2, 261, 3, 1, 5, 3),
-        "attend/groups": attend(Draw(96), 1, 6, 6, 2, 18, 37),
-        "attend/absorbed": attend(Draw(97), 2, 67, 5, 1, 9, None, P=3),
     }
 
 
@@ -300,7 +227,7 @@ def vectors() -> Vectors:
     """All stored tensors by name."""
     names = {"operation": ("operation", torch.float32), "gradient": ("gradient", torch.float32)}
     cases = {"limits/all": {name: number(LIMITS[key]) for name, key in names.items()}}
-    cases |= recurrences() | pieces() | routing()
+    cases |= recurrences() | pieces() | routing() | decode()
     return {f"{case}/{name}": x.contiguous() for case, tensors in cases.items() for name, x in tensors.items()}
 
 
