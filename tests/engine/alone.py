@@ -48,3 +48,20 @@ def run_all(engine: Engine, most: int = 10_000) -> list[TokenEvent]:
 def tokens(events: Sequence[TokenEvent], number: int, choice: int = 0) -> list[int]:
     """What one choice of one request said."""
     return [e.token for e in events if e.request == number and e.choice == choice and e.token is not None]
+
+
+class Turns:
+    """A constraint that allows the n-th of `sets` for the n-th token, again and again."""
+
+    def __init__(self, sets: Sequence[Sequence[int]], at: int = 0) -> None:
+        self._sets, self._at = sets, at
+
+    def allowed(self) -> torch.Tensor:
+        return torch.tensor(self._sets[self._at % len(self._sets)])
+
+    def push(self, token: int) -> None:
+        assert token in self.allowed()
+        self._at += 1
+
+    def fork(self) -> Turns:
+        return Turns(self._sets, self._at)

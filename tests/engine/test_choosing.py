@@ -12,6 +12,7 @@ from statewell.engine.draft import guess
 from statewell.engine.sampler import sample
 from statewell.engine.sampling import Sampling
 from statewell.errors import RequestError, StatewellError
+from tests.engine.alone import Turns
 
 
 def test_penalties_and_bias_move_scores_as_their_formulas_say():
@@ -26,9 +27,11 @@ def test_penalties_and_bias_move_scores_as_their_formulas_say():
 
 
 def test_a_constraint_leaves_only_what_it_allows():
-    chooser = Chooser(Sampling(temperature=0), frozenset())
-    chooser.allow = torch.tensor([1, 3])
-    assert choose([torch.tensor([9.0, 1.0, 8.0, 2.0])], [chooser]) == [3]
+    chooser = Chooser(Sampling(temperature=0), frozenset(), constraint=Turns([(1, 3), (0,)]))
+    scores = torch.tensor([9.0, 1.0, 8.0, 2.0])
+    assert choose([scores], [chooser]) == [3]
+    chooser.take(3)
+    assert choose([scores], [chooser]) == [0]
 
 
 def test_rows_are_chosen_together_as_each_alone():

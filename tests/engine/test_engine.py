@@ -15,7 +15,7 @@ from statewell.engine.request import Request
 from statewell.engine.sampling import Sampling
 from statewell.errors import LimitError, RequestError
 from statewell.models import LanguageModel
-from tests.engine.alone import alone, run_all, text, tokens
+from tests.engine.alone import Turns, alone, run_all, text, tokens
 
 every_architecture = pytest.mark.parametrize("arch", ARCHITECTURES)
 GREEDY = Sampling(temperature=0)
@@ -226,6 +226,42 @@ def test_a_stop_token_ends_a_choice_and_is_told():
     engine.submit(Request(prompt=request.prompt, max_tokens=20, sampling=GREEDY, stop=frozenset(said[:1])))
     (event,) = run_all(engine)
     assert (event.token, event.finish) == (said[0], "stop")
+
+
+@pytest.mark.parametrize("draft", [0, 4])
+def test_every_choice_follows_a_constraint_of_its_own(draft: int):
+    engine = Engine(exact("kimi_k3"))
+    sampling = Sampling(temperature=1, seed=4)
+    turns = Turns([(97, 98), (99,), (100, 101, 102)])
+    prompt = text(12, 5) * 3
+    request = Request(prompt=prompt, max_tokens=12, choices=3, sampling=sampling, constraint=turns, draft=draft)
+    number = engine.submit(request)
+    events = run_all(engine)
+    said = [tokens(events, number, place) for place in range(3)]
+    for each in said:
+        assert all(token in Turns([(97, 98), (99,), (100, 101, 102)], n).allowed() for n, token in enumerate(each))
+    assert len({tuple(each) for each in said}) > 1
+    with pytest.raises(RequestError, match="2 beams under a constraint"):
+        Request(prompt=(1,), beams=2, constraint=turns)
+
+
+def test_a_choice_can_be_stopped_from_outside_while_the_others_go_on():
+    engine = Engine(exact("gated_deltanet"))
+    number = engine.submit(Request(prompt=text(9, 1), max_tokens=8, choices=2, sampling=Sampling(seed=1)))
+    events = [*engine.step(), *engine.step()]
+    assert engine.stop(number, 0)
+    assert not engine.stop(number, 0)
+    events += run_all(engine)
+    assert [(e.choice, e.token) for e in events if e.finish == "stop"] == [(0, None)]
+    assert len(tokens(events, number, 0)) < 8
+    assert len(tokens(events, number, 1)) == 8
+    assert events[-1].usage is not None
+    assert not engine.busy
+    # what it had said is there for the next turn
+    following = engine.submit(Request(prompt=(*text(9, 1), *tokens(events, number, 0), 97), max_tokens=1))
+    (event,) = [event for event in run_all(engine) if event.request == following]
+    assert event.usage is not None
+    assert event.usage.reuse.tokens >= 9
 
 
 def test_scores_that_are_no_numbers_end_that_request_alone():

@@ -103,10 +103,10 @@ def _show(events: Iterator[TokenEvent]) -> TokenEvent | None:
     event = None
     try:
         for event in events:
-            _write(event.text)
-        _write("\n")
+            write(event.text)
+        write("\n")
     except KeyboardInterrupt:
-        _write("\n")
+        write("\n")
         say("Interrupted; the text above is what there was.")
         raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:
@@ -116,7 +116,7 @@ def _show(events: Iterator[TokenEvent]) -> TokenEvent | None:
     return event
 
 
-def _write(text: str) -> None:
+def write(text: str) -> None:
     if sys.stdout.isatty():
         text = visible(text)
     encoding = sys.stdout.encoding or "utf-8"

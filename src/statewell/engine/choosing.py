@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from statewell.engine.constraint import Constraint
 from statewell.engine.request import Logprobs
 from statewell.engine.sampler import generator_of, sample
 from statewell.engine.sampling import Sampling
@@ -19,15 +20,15 @@ from statewell.errors import StatewellError
 class Chooser:
     """How one conversation chooses: its settings, its random numbers, what it said so far.
 
-    prompt: its tokens, which the repetition penalty looks at too. allow: token ids it may choose from now, None for
-    all; whoever constrains the text changes it.
+    prompt: its tokens, which the repetition penalty looks at too. constraint: says which tokens it may choose from,
+    None for all.
     """
 
     sampling: Sampling
     prompt: frozenset[int]
     generator: torch.Generator = field(init=False)
     said: Counter[int] = field(default_factory=Counter)
-    allow: Tensor | None = None
+    constraint: Constraint | None = None
 
     def __post_init__(self) -> None:
         self.generator = generator_of(self.sampling)
@@ -35,7 +36,7 @@ class Chooser:
     @property
     def plain(self) -> bool:
         """Whether it is greedy on the model's own scores."""
-        return self.sampling.temperature == 0 and self.sampling.as_is and self.allow is None
+        return self.sampling.temperature == 0 and self.sampling.as_is and self.constraint is None
 
     def scores(self, logits: Tensor) -> Tensor:
         """logits [vocab] after penalties, bias and constraint; the given ones are not changed."""
@@ -51,15 +52,22 @@ class Chooser:
                 logits[said] -= sampling.presence_penalty + sampling.frequency_penalty * counts
             for token, bias in sampling.logit_bias:
                 logits[token] += bias
-        if self.allow is None:
+        if self.constraint is None:
             return logits
+        ids = self.constraint.allowed()
         allowed = torch.full_like(logits, float("-inf"))
-        allowed[self.allow] = logits[self.allow]
+        allowed[ids] = logits[ids]
         return allowed
 
     def choose(self, logits: Tensor) -> int:
         """The next token after `logits` [vocab]."""
         return sample(self.scores(logits), self.sampling, self.generator)
+
+    def take(self, token: int) -> None:
+        """The conversation goes on with `token`."""
+        self.said[token] += 1
+        if self.constraint is not None:
+            self.constraint.push(token)
 
 
 def choose(logits: Sequence[Tensor], choosers: Sequence[Chooser]) -> list[int | StatewellError]:

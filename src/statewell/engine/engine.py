@@ -78,6 +78,15 @@ class Engine:
                 return True
         return False
 
+    def stop(self, number: int, place: int) -> bool:
+        """End one choice, whose text turned out to be over, as a stop token would; False when it does not go on."""
+        for running in (*self._schedule.running, *self._schedule.waiting):
+            for choice in running.live:
+                if running.number == number and choice.place == place and running.beams is None:
+                    self._tell(running, choice, None, None, "stop")
+                    return True
+        return False
+
     @property
     def busy(self) -> bool:
         """Whether there is anything to do, or to tell."""
@@ -186,7 +195,8 @@ class Engine:
         held = self.memory.hold(_row(first))
         for place in range(1, request.choices):
             sampling = replace(request.sampling, seed=(request.sampling.seed + place) % 2**63)
-            chooser = Chooser(sampling, first.chooser.prompt)
+            constraint = None if first.chooser.constraint is None else first.chooser.constraint.fork()
+            chooser = Chooser(sampling, first.chooser.prompt, constraint=constraint)
             running.choices.append(Choice(place, chooser, list(request.prompt), self.memory.open(held)))
         self.memory.drop(held)
 
@@ -261,7 +271,7 @@ class Engine:
         request = running.request
         said = None if request.logprobs is None else logprobs(scores, token, request.logprobs)
         choice.ids.append(token)
-        choice.chooser.said[token] += 1
+        choice.chooser.take(token)
         count = len(choice.ids) - len(request.prompt)
         finish: FinishReason | None = None
         if token in request.stop:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from statewell.engine.constraint import Constraint
 from statewell.engine.sampling import Sampling
 from statewell.errors import RequestError
 
@@ -23,6 +24,7 @@ class Request:
     that end a choice. logprobs: so many alternatives with each token, None for no log-probabilities at all. echo: the
     prompt's own log-probabilities too. owner: who may reuse what this leaves behind. priority: higher goes first, and
     may set lower ones aside. draft: at most so many tokens guessed ahead from repeated text, 0 for none.
+    constraint: what the text must follow, at its beginning; each choice goes on from a fork of it. Beams take none.
     Raises RequestError for values that cannot be.
     """
 
@@ -37,6 +39,7 @@ class Request:
     owner: str = ""
     priority: int = 0
     draft: int = 0
+    constraint: Constraint | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -50,6 +53,8 @@ class Request:
             raise RequestError(f"{self.choices} choices of {self.beams} beams were asked for; ask for as many beams.")
         if self.logprobs is not None and not 0 <= self.logprobs <= MOST_LOGPROBS:
             raise RequestError(f"logprobs is {self.logprobs}, it must be from 0 to {MOST_LOGPROBS}.")
+        if self.beams > 1 and self.constraint is not None:
+            raise RequestError(f"{self.beams} beams under a constraint were asked for; ask for 1, or leave it out.")
         if self.draft < 0:
             raise RequestError(f"draft is {self.draft}, it must be 0 or more.")
 

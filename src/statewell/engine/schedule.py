@@ -110,5 +110,6 @@ class Schedule:
         request = running.request
         row, running.reuse = self._reuse.begin(request)
         running.read = running.reuse.tokens
-        chooser = Chooser(request.sampling, frozenset(request.prompt))
+        constraint = None if request.constraint is None else request.constraint.fork()
+        chooser = Chooser(request.sampling, frozenset(request.prompt), constraint=constraint)
         running.choices.append(Choice(0, chooser, list(request.prompt), row))

@@ -3,7 +3,7 @@
 Owns two questions: is this character complete, and could this text be the beginning of a stop string? What is
 unsure is held back until the next tokens, or `finish`, settle it, so nothing shown is ever taken back. How
 ids become bytes is the tokenizer's business, how tokens are chosen is the sampler's. Start at
-`TextStream.push`.
+`TextStream.push`; `UntilStop` does the same for what is text already.
 """
 
 from __future__ import annotations
@@ -24,10 +24,31 @@ class TextStream:
 
     def __init__(self, decode_bytes: Callable[[Sequence[int]], bytes], stop: Sequence[str] = ()) -> None:
         """`decode_bytes` turns token ids into bytes; RequestError when a stop string is empty."""
-        if "" in stop:
-            raise RequestError("A stop string is empty, it must hold at least one character; leave it out instead.")
         self._decode_bytes = decode_bytes
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._until = UntilStop(stop)
+
+    @property
+    def stopped(self) -> bool:
+        """True once a stop string has been seen; from then on no text comes out."""
+        return self._until.stopped
+
+    def push(self, ids: Sequence[int]) -> str:
+        """Take tokens in; return the text that is now certain, which may be ''."""
+        return self._until.push(self._utf8.decode(self._decode_bytes(ids)))
+
+    def finish(self) -> str:
+        """The sequence has ended: return what was held back; an incomplete character comes out as U+FFFD."""
+        return self._until.push(self._utf8.decode(b"", final=True)) + self._until.finish()
+
+
+class UntilStop:
+    """Growing text, shown as far as no stop string can begin in it."""
+
+    def __init__(self, stop: Sequence[str] = ()) -> None:
+        """Raises RequestError when a stop string is empty."""
+        if "" in stop:
+            raise RequestError("A stop string is empty, it must hold at least one character; leave it out instead.")
         self._stop = tuple(stop)
         self._longest = max(map(len, self._stop), default=0)
         self._held = ""
@@ -38,13 +59,13 @@ class TextStream:
         """True once a stop string has been seen; from then on no text comes out."""
         return self._stopped
 
-    def push(self, ids: Sequence[int]) -> str:
-        """Take tokens in; return the text that is now certain, which may be ''."""
-        return self._settle(self._utf8.decode(self._decode_bytes(ids)))
+    def push(self, text: str) -> str:
+        """Take text in; return what is now certain, which may be ''."""
+        return self._settle(text)
 
     def finish(self) -> str:
-        """The sequence has ended: return what was held back; an incomplete character comes out as U+FFFD."""
-        return self._settle(self._utf8.decode(b"", final=True), final=True)
+        """The text has ended: return what was held back."""
+        return self._settle("", final=True)
 
     def _settle(self, text: str, final: bool = False) -> str:
         if self._stopped:
