@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from statewell.config.memory import PAGE
 from statewell.config.checks import require_positive
+from statewell.config.memory import PAGE
 from statewell.errors import ConfigError
 
 

@@ -1,4 +1,4 @@
-"""What a text must look like, asked for token by token: the engine's side of grammars and schemas, which live elsewhere."""
+"""What a text must look like, token by token: the engine's side of grammars and schemas, which live elsewhere."""
 
 from __future__ import annotations
 
