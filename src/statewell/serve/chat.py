@@ -61,11 +61,13 @@ class Writer:
         async for _, part in answers:
             choice = self._choices[part.choice]
             first = not choice.begun
+            place = len(choice.calls)
             calls = self._take(part)
             delta: dict[str, object] = {"role": "assistant", "content": ""} if first else {}
             delta |= {"content": part.content} if part.content else {}
             delta |= {"reasoning_content": part.reasoning} if part.reasoning else {}
-            delta |= {"tool_calls": [call.model_dump() for call in calls]} if calls else {}
+            if calls:
+                delta["tool_calls"] = [{"index": place + at} | call.model_dump() for at, call in enumerate(calls)]
             logprobs = self._served.words.chat(part.said).model_dump() if self._body.logprobs else None
             if delta or part.finish is not None or (logprobs and part.said):
                 yield self._chunk(
@@ -90,12 +92,11 @@ class Writer:
         choice = self._choices[part.choice]
         calls = [
             shapes.CallReply(
-                index=len(choice.calls) + at,
                 # an id that a format does not give is made up, since clients answer by it
                 id=call.id or f"call_{secrets.token_hex(8)}",
                 function=shapes.CalledFunction(name=call.name, arguments=call.arguments),
             )
-            for at, call in enumerate(part.calls)
+            for call in part.calls
         ]
         choice.begun = True
         choice.content += part.content

@@ -13,11 +13,10 @@ from torch import Tensor
 from statewell.errors import RequestError, StatewellError
 from statewell.text.tokenizer import Tokenizer
 
+_SPACE = r"[ \n]{0,16}"  # bounded, since a small model is happy to indent for ever
 DEEPEST = 32  # a schema's nesting
 LONGEST = 64 * 2**10  # bytes of a schema
 # Half of the library's own where a request could make it work for seconds; a mask takes a few milliseconds at most.
-# Bounded, since a small model is happy to indent for ever.
-_FORM: JsonCompileOptions = {"whitespace_flexible": True, "whitespace_pattern": r"[ \n]{0,16}"}
 _LIMITS = llguidance.LLParserLimits(max_grammar_size=100_000, max_lexer_states=50_000, initial_lexer_fuel=500_000)
 
 
@@ -54,7 +53,7 @@ class Grammars:
         text = json.dumps(schema)
         if len(text) > LONGEST:
             raise RequestError(f"The schema is {len(text):,} bytes, {LONGEST:,} is the most.")
-        grammar = llguidance.LLMatcher.grammar_from_json_schema(text, overrides=_FORM)
+        grammar = llguidance.LLMatcher.grammar_from_json_schema(text, overrides={"whitespace_pattern": _SPACE})
         matcher = llguidance.LLMatcher(self._words, grammar, log_level=0, limits=_LIMITS)
         if matcher.is_error():
             raise RequestError(f"The schema cannot be followed: {matcher.get_error().splitlines()[0][:200]}.")

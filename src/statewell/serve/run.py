@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from statewell.config.engine import EngineConfig
@@ -67,8 +68,21 @@ def serve(model: LanguageModel, config: ServeConfig, ready: Callable[[str], None
     require_safe_host(config.host, keys)
     served = make_served(model, config)
     app = make_app(served, keys, (config.host, *config.names))
-    bound = _listen(config)
-    server = uvicorn.Server(
+    bound = listen(config)
+    server = server_of(app, config)
+    served.service.on_failure = lambda: setattr(server, "should_exit", True)
+    host, port = bound.getsockname()[:2]
+    # uvicorn raises the signals it took again when it is done: they end nothing then, so that the exit code is 0
+    signal.signal(signal.SIGTERM, _already_done)
+    signal.signal(signal.SIGINT, _already_done)
+    asyncio.run(run(server, bound, config.limits, lambda: ready(f"http://{_in_url(host)}:{port}")))
+    if served.service.broken:
+        raise StatewellError("The engine broke; the log above says how. Start the server again.")
+
+
+def server_of(app: ASGIApp, config: ServeConfig) -> uvicorn.Server:
+    """uvicorn with this server's limits, for a socket that listens already."""
+    return uvicorn.Server(
         uvicorn.Config(
             app,
             http="h11",
@@ -84,14 +98,6 @@ def serve(model: LanguageModel, config: ServeConfig, ready: Callable[[str], None
             h11_max_incomplete_event_size=config.limits.header_bytes,
         )
     )
-    served.service.on_failure = lambda: setattr(server, "should_exit", True)
-    host, port = bound.getsockname()[:2]
-    # uvicorn raises the signals it took again when it is done: they end nothing then, so that the exit code is 0
-    signal.signal(signal.SIGTERM, _already_done)
-    signal.signal(signal.SIGINT, _already_done)
-    asyncio.run(_run(server, bound, config.limits, lambda: ready(f"http://{_in_url(host)}:{port}")))
-    if served.service.broken:
-        raise StatewellError("The engine broke; the log above says how. Start the server again.")
 
 
 def make_served(model: LanguageModel, config: ServeConfig) -> Served:
@@ -125,7 +131,8 @@ def _end(ends: frozenset[int]) -> int | None:
     return min(ends, default=None)
 
 
-def _listen(config: ServeConfig) -> socket.socket:
+def listen(config: ServeConfig) -> socket.socket:
+    """A socket for the address. Raises RequestError for one that cannot be had."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     try:
         bound = socket.create_server((config.host, config.port), family=family, backlog=256)
@@ -142,7 +149,8 @@ def _already_done(_number: int, _frame: object) -> None:
     """The server has ended in order."""
 
 
-async def _run(server: uvicorn.Server, bound: socket.socket, limits: Limits, ready: Callable[[], None]) -> None:
+async def run(server: uvicorn.Server, bound: socket.socket, limits: Limits, ready: Callable[[], None]) -> None:
+    """Serve on `bound` until the server is told to end; `ready` is called once it answers."""
     watching = asyncio.create_task(_watch(server, limits, ready))
     try:
         await server.serve(sockets=[bound])

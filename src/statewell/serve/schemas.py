@@ -123,6 +123,7 @@ class CalledFunction(Body):
 
 
 class MessageCall(Body):
+    index: Whole | None = Field(None, description="Changes nothing here.")
     id: Text = Field(max_length=256)
     type: Literal["function"] = "function"
     function: CalledFunction

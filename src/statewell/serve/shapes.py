@@ -67,7 +67,6 @@ class CalledFunction(Shape):
 
 
 class CallReply(Shape):
-    index: int | None = None
     id: str
     type: Literal["function"] = "function"
     function: CalledFunction
