@@ -65,7 +65,7 @@ class Choosing(Body):
     )
     presence_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
-    repetition_penalty: Annotated[Number, Field(gt=0, le=100)] | None = None
+    repetition_penalty: Annotated[Number, Field(ge=0.01, le=100)] | None = None
     logit_bias: Biases | None = None
     beams: Annotated[StrictInt, Field(ge=1, le=128), WHOLE] | None = Field(
         None, description="More than 1: beam search."
