@@ -4,6 +4,7 @@
 
 #include "attend.h"
 #include "delta.h"
+#include "mxfp4.h"
 #include "normaliser.h"
 #include "parts.h"
 
@@ -36,6 +37,8 @@ struct Kernels {
     ExpertCombineBackward* expert_combine_backward;
     RouteForward* route_forward;
     RouteBackward* route_backward;
+    Mxfp4Products* mxfp4_products;
+    Mxfp4Unpack* mxfp4_unpack;
 };
 
 // Null where this build has no such instruction set. Asking does not run any of its instructions.

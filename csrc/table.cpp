@@ -34,6 +34,8 @@ const Kernels* STATEWELL_NAME(STATEWELL_ISA)() {
     table.expert_combine_backward = STATEWELL_ISA::expert_combine_backward;
     table.route_forward = STATEWELL_ISA::route_forward;
     table.route_backward = STATEWELL_ISA::route_backward;
+    table.mxfp4_products = STATEWELL_ISA::mxfp4_products;
+    table.mxfp4_unpack = STATEWELL_ISA::mxfp4_unpack;
     return &table;
 }
 

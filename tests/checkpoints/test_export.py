@@ -55,7 +55,7 @@ def test_a_small_k3_from_the_trainer_is_exported_and_reloaded_to_identical_logit
     assert torch.equal(sw.load(tmp_path / "out")(IDS), trained(IDS))
 
 
-@pytest.mark.parametrize("folder", ["gpt2", "kimi_linear", "kimi_k3_dense"])
+@pytest.mark.parametrize("folder", ["gpt2", "kimi_linear", "kimi_k3", "kimi_k3_dense"])
 def test_a_goldens_file_is_written_back_with_its_names_and_bits(tmp_path, folder):
     export(sw.load(GOLDEN / folder), tmp_path / "out")
     written, released = (
@@ -64,6 +64,8 @@ def test_a_goldens_file_is_written_back_with_its_names_and_bits(tmp_path, folder
     )
     kept = {name: value for name, value in released.items() if not name.endswith(".attn.bias")}
     assert written.keys() == kept.keys()
+    text = read(tmp_path / "out" / "config.json").get("text_config", {})
+    assert ("quantization_config" in text) == (folder == "kimi_k3")
     for name, value in kept.items():
         # K3's A_log gains the zeros that the release has after the last head
         assert torch.equal(written[name].flatten()[: value.numel()], value.flatten()), name
@@ -90,7 +92,7 @@ def test_k3_in_bf16_keeps_in_fp32_what_the_release_does(tmp_path):
 
 
 def test_a_k3_loaded_dense_from_packed_experts_is_written_plain_and_says_so(tmp_path):
-    model = sw.load(GOLDEN / "kimi_k3")
+    model = sw.load(GOLDEN / "kimi_k3", experts="dense")
     export(model, tmp_path / "out", ids=TokenIds(bos=150, eos=(151, 152), pad=159))
     document = read(tmp_path / "out" / "config.json")
     assert "quantization_config" not in document["text_config"]
@@ -158,6 +160,12 @@ def test_a_folder_that_is_there_is_not_touched(tmp_path):
     with pytest.raises(RequestError, match="is there already; name a new folder with --out"):
         export(sw.build("gpt2:nano"), tmp_path)
     assert (tmp_path / "kept").read_text() == "mine"
+
+
+def test_experts_on_the_disk_are_not_exported_from_there(tmp_path):
+    model = sw.load(GOLDEN / "kimi_k3", experts="disk")
+    with pytest.raises(RequestError, match="load it with experts='packed' to export"):
+        export(model, tmp_path / "out")
 
 
 def test_a_failed_export_leaves_nothing(tmp_path, monkeypatch):

@@ -59,9 +59,7 @@ def test_a_truncated_weights_file_is_refused(saved):
 
 def test_weights_of_another_model_are_refused_by_their_first_odd_tensor(saved):
     save_tensors(saved / "model.safetensors", dict(build("deltanet:nano").state_dict()))
-    with pytest.raises(
-        CheckpointError, match=r"tensors that the model needs are not in the file, first: positions\.weight"
-    ):
+    with pytest.raises(CheckpointError, match=r"of the model's tensors not in the file, first: positions\.weight"):
         load_model(saved)
 
 

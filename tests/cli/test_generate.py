@@ -34,7 +34,7 @@ def run(monkeypatch):
     def go(text: str, *arguments: str, context: int | None = None):
         model = StandIn(text.encode(), context)
         model.prompt_length = 2
-        monkeypatch.setattr(statewell.checkpoints.load, "load", lambda name: model)
+        monkeypatch.setattr(statewell.checkpoints.load, "load", lambda name, **_: model)
         return CliRunner().invoke(APP, ["model", "go", *arguments], catch_exceptions=False)
 
     return go

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-WATCHED = ["statewell.formats", "statewell.config", "statewell.memory.snapshot"]
+WATCHED = ["statewell.formats", "statewell.config", "statewell.memory.snapshot", "statewell.text"]
 
 
 def fuzz(name: str, runs: int, seconds: int) -> None:

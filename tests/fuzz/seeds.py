@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from safetensors.torch import save
@@ -11,6 +14,7 @@ from torch import bfloat16, float16, uint8, zeros
 from statewell.architectures import ARCHITECTURES, preset
 from statewell.config.load import model_to_json
 from tests.formats.files_fixture import described
+from tests.text.vocabularies import byte_level, kimi
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 
@@ -26,6 +30,12 @@ def _snapshots() -> list[bytes]:
     return [save({"0.k.0": zeros(2, 3), "0.k.1": zeros(0, 3), "1.state": zeros(2, 2, dtype=bfloat16)}, metadata)]
 
 
+def _written(make: Callable[[Path], Path], name: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        return (make(Path(folder)) / name).read_bytes()
+
+
+@cache
 def seeds(target: str) -> list[bytes]:
     """Of one target, each accepted by it."""
     configs = sorted(path for path in GOLDEN.glob("*/config.json") if path.parent.name != "ops")
@@ -41,5 +51,7 @@ def seeds(target: str) -> list[bytes]:
         "config": [path.read_bytes() for path in configs if path.parent.name in ("gpt2", "kimi_linear", "kimi_k3")],
         "own_config": [json.dumps(model_to_json(preset(name, "nano"))).encode() for name in ARCHITECTURES],
         "snapshot": _snapshots(),
+        "tokenizer_json": [_written(byte_level, "tokenizer.json")],
+        "tiktoken_model": [_written(kimi, "tiktoken.model")],
     }
     return made[target]

@@ -19,7 +19,9 @@ from statewell.formats.listing import open_listing
 from statewell.formats.safetensors import examine_header, read_header, read_tensor
 from statewell.formats.strict_json import parse_json
 from statewell.memory.snapshot import load_snapshot
+from statewell.text import load_tokenizer
 from tests.formats.files_fixture import write_shards
+from tests.text.vocabularies import byte_level, kimi
 
 # in memory where there is such a place: a disk would be what takes the time
 _FOLDER = tempfile.TemporaryDirectory(prefix="statewell-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
@@ -77,6 +79,27 @@ def snapshot(raw: bytes) -> None:
     load_snapshot(path, "f")
 
 
+def _tokenizer(name: str, beside: Callable[[Path], Path], raw: bytes) -> None:
+    """A tokenizer's folder of which one file has these bytes; what is read turns text into ids of its own."""
+    folder = FOLDER / name
+    if not folder.exists():
+        beside(folder)
+    (folder / name).write_bytes(raw)
+    found = load_tokenizer(folder)
+    if found is not None:
+        assert all(0 <= number < found.vocab for number in found.encode("the message"))
+
+
+def tokenizer_json(raw: bytes) -> None:
+    """A tokenizer.json."""
+    _tokenizer("tokenizer.json", byte_level, raw)
+
+
+def tiktoken_model(raw: bytes) -> None:
+    """Kimi's tiktoken file."""
+    _tokenizer("tiktoken.model", kimi, raw)
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "header": header,
     "header_text": header_text,
@@ -84,6 +107,8 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "config": config,
     "own_config": own_config,
     "snapshot": snapshot,
+    "tokenizer_json": tokenizer_json,
+    "tiktoken_model": tiktoken_model,
 }
 
 

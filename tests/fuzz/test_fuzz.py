@@ -93,7 +93,7 @@ def test_every_seed_is_accepted(name):
 
 @pytest.mark.parametrize("name", TARGETS)
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=150)
+@settings(max_examples=100)
 def test_mutated_bytes_raise_only_our_own_errors(name, seed):
     whole = seeds(name)
     only_our_errors(TARGETS[name], mutated(whole[seed % len(whole)], seed))
@@ -101,7 +101,7 @@ def test_mutated_bytes_raise_only_our_own_errors(name, seed):
 
 @pytest.mark.parametrize("name", ["header_text", "index", "config", "own_config"])
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=150)
+@settings(max_examples=100)
 def test_documents_with_one_unfit_value_raise_only_our_own_errors(name, seed):
     whole = seeds(name)
     document = replaced(json.loads(whole[seed % len(whole)]), seed)

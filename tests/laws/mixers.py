@@ -24,6 +24,7 @@ from statewell.memory.store import DTYPE_NAMES, RowStore
 from statewell.memory.tokens import KVInputs, LatentInputs
 from statewell.models import build
 from statewell.models.mixers import registered_mixers
+from tests.tolerances import assert_close
 
 WIDTH = 24
 
@@ -71,7 +72,9 @@ SPECS: dict[str, MixerSpec] = {
     "mla_rank_only": MLASpec(heads=3, q_rank=12, kv_rank=10, nope_dim=8, rope_dim=4, value_dim=6),
     "mla_gate_only": MLASpec(heads=3, q_rank=None, kv_rank=10, nope_dim=8, rope_dim=4, value_dim=6, gate=True),
 }
-assert {type(spec) for spec in SPECS.values()} == set(registered_mixers()), "a registered mixer has no laws"
+# one of each mixer; the others are its options
+PLAIN = ("attention", "rotary_qwen3_next", "linear", "delta", "gated_delta", "kda", "kda_k3", "mla", "mla_k3")
+assert {type(SPECS[name]) for name in PLAIN} == set(registered_mixers()), "a registered mixer has no laws"
 
 
 def small_mixer(name: str, seed: int = 1) -> nn.Module:
@@ -153,3 +156,17 @@ def one_token(x, begin: int, rows: int, stride: int):
     at = [row * stride + begin for row in range(rows)]
     parts = {name: value if name == "up" else value[0, at] for name, value in x._asdict().items()}
     return type(x)(**parts)
+
+
+def used_tensors(memory: Memory) -> dict[str, Tensor]:
+    """Everything the memory holds, by name."""
+    return memory.snapshot().tensors
+
+
+def assert_same_memory(actual: Memory, expected: Memory) -> None:
+    """Fail where two memories hold other tokens or tensors."""
+    assert actual.lengths == expected.lengths
+    held, wanted = used_tensors(actual), used_tensors(expected)
+    assert held.keys() == wanted.keys()
+    for tensor in held:
+        assert_close(held[tensor], wanted[tensor], "memory")

@@ -1,4 +1,6 @@
-"""The laws every memory keeps, run over every registered mixer."""
+"""The laws every memory keeps, run over every registered mixer and its options; those that draw their cases are in
+`test_memory_drawn.py`.
+"""
 
 from __future__ import annotations
 
@@ -6,48 +8,31 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from statewell.config.memory import PAGE
 from statewell.errors import CheckpointError, ShapeError, StatewellError
-from statewell.memory.base import Memory
 from statewell.memory.segments import Segments
 from statewell.memory.store import NothingKept
-from tests.laws.mixers import SPECS, WIDTH, feed, memory_inputs, new_memory, noise, one_token, small_mixer
+from tests.laws.mixers import (
+    SPECS,
+    WIDTH,
+    assert_same_memory,
+    feed,
+    memory_inputs,
+    new_memory,
+    noise,
+    one_token,
+    small_mixer,
+    used_tensors,
+)
 from tests.tolerances import assert_close
 
 pytestmark = pytest.mark.parametrize("name", SPECS)
-
-
-def used_tensors(memory: Memory) -> dict[str, torch.Tensor]:
-    return memory.snapshot().tensors
-
-
-def assert_same_memory(actual: Memory, expected: Memory) -> None:
-    assert actual.lengths == expected.lengths
-    held, wanted = used_tensors(actual), used_tensors(expected)
-    assert held.keys() == wanted.keys()
-    for tensor in held:
-        assert_close(held[tensor], wanted[tensor], "memory")
 
 
 def assert_identical(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
     assert actual.keys() == expected.keys()
     for tensor in actual:
         assert torch.equal(actual[tensor], expected[tensor]), tensor
-
-
-@given(cuts=st.lists(st.integers(1, 95), max_size=4, unique=True))
-@torch.no_grad()
-def test_any_partition_into_segments_equals_the_whole(name, cuts):
-    mixer, x = small_mixer(name), noise(2, 96, WIDTH)
-    whole, parts = new_memory(mixer, 2), new_memory(mixer, 2)
-    expected = feed(mixer, whole, x)
-    bounds = [0, *sorted(cuts), 96]
-    pieces = [feed(mixer, parts, x[:, a:b]) for a, b in pairwise(bounds)]
-    assert_close(torch.cat(pieces, dim=1), expected, "memory")
-    assert_same_memory(parts, whole)
 
 
 @torch.no_grad()
@@ -160,24 +145,6 @@ def test_a_fork_never_moves_its_parent_nor_the_parent_its_fork(name):
     in_child = child.snapshot()
     feed(mixer, parent, noise(2, 3, WIDTH, seed=6))
     assert_identical(used_tensors(child), in_child.tensors)
-
-
-@given(steps=st.lists(st.integers(1, 150), min_size=1, max_size=3), rows=st.integers(1, 3))
-@pytest.mark.parametrize("capacity", [None, 451])
-@torch.no_grad()
-def test_measured_bytes_equal_planned_bytes(name, capacity, steps, rows):
-    mixer = small_mixer(name)
-    memory = new_memory(mixer, rows, torch.float32, capacity)
-    spec = SPECS[name].memory("fp32", "fp32")
-    for index, tokens in enumerate([0, *steps]):
-        if tokens:
-            feed(mixer, memory, noise(rows, tokens, WIDTH, seed=index))
-        held = sum(tensor.nbytes for tensor in memory.tensors().values())
-        assert memory.reserved() == held == spec.reserved(memory.lengths, PAGE, capacity)
-        assert (
-            memory.used() == spec.used(memory.lengths) == sum(tensor.nbytes for tensor in used_tensors(memory).values())
-        )
-    assert memory.lengths == [sum(steps)] * rows
 
 
 @torch.no_grad()

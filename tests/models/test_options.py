@@ -64,12 +64,19 @@ def test_planned_weights_are_the_models_tensors_and_its_config_survives_json(nam
     assert flops_per_token(config, 100) > 0
 
 
-@pytest.mark.parametrize("name", [name for name in OPTIONS if name in FFNS])
-def test_every_network_trains_all_its_weights(name):
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_weight_of_every_option_is_trained_and_recomputing_changes_nothing(name):
     config = dataclasses.replace(OPTIONS[name], stream=PlainStreamSpec(), init_std=0.3)
-    model = build(config).double()
-    model(torch.arange(60).view(2, 30)).square().sum().backward()
-    assert all(parameter.grad.abs().sum() > 0 for parameter in model.parameters())
+    gradients = []
+    for recompute in (False, True):
+        model = build(config, recompute=recompute).double()
+        model(torch.arange(60).view(2, 30)).square().sum().backward()
+        gradients.append({key: parameter.grad for key, parameter in model.named_parameters()})
+    plain, recomputed = gradients
+    for key, gradient in plain.items():
+        assert torch.isfinite(gradient).all(), key
+        assert gradient.abs().sum() > 0, key
+        assert torch.equal(gradient, recomputed[key]), key
 
 
 def alone(name: str, x: torch.Tensor) -> torch.Tensor:
@@ -150,6 +157,74 @@ def test_linear_attention_without_a_normaliser_reads_the_plain_sum():
     assert_close(alone("linear_default_of_fla", x), mixer.o_proj(o.flatten(-2))[None], "memory")
 
 
+@torch.no_grad()
+def test_grouped_linear_attention_shares_each_key_head_among_neighbours():
+    mixer, x = small_mixer("linear_tied"), noise(1, 7, WIDTH)
+    q = (mixer.q_proj(x)[0].unflatten(-1, (4, 8)) @ mixer.q_map.layer.weight.T).relu()
+    k = (mixer.k_proj(x)[0].unflatten(-1, (2, 8)) @ mixer.q_map.layer.weight.T).relu()
+    v = mixer.v_proj(x)[0].unflatten(-1, (2, 6))
+    heads = [0, 0, 1, 1]
+    scores = torch.einsum("thk,shk->hts", q, k[:, heads]).tril()
+    o = torch.einsum("hts,shv->thv", scores, v[:, heads]) / (scores.sum(-1).T[..., None] + 1e-10 * 8**0.5)
+    o = o / (o.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    assert_close(alone("linear_tied", x), mixer.o_proj(o.flatten(-2))[None], "memory")
+
+
+@torch.no_grad()
+def test_features_are_divided_by_their_sum_on_request():
+    mixer, x = small_mixer("linear_relu"), noise(1, 7, WIDTH)
+    q, k = (p(x)[0].unflatten(-1, (3, 8)).relu() for p in (mixer.q_proj, mixer.k_proj))
+    q, k = (y / (y.sum(-1, keepdim=True) + 1e-4) for y in (q, k))
+    v = mixer.v_proj(x)[0].unflatten(-1, (3, 6))
+    scores = torch.einsum("thk,shk->hts", q, k).tril()
+    o = torch.einsum("hts,shv->thv", scores, v) / (scores.sum(-1).T[..., None] + 1e-10 * 8**0.5)
+    assert_close(alone("linear_relu", x), mixer.o_proj(mixer.o_norm(o).flatten(-2))[None], "memory")
+
+
+@pytest.mark.parametrize(("name", "activate"), [("delta_elu_sum", F.elu), ("delta_relu", F.relu)])
+@torch.no_grad()
+def test_delta_activates_and_norms_queries_and_keys_as_chosen(name, activate):
+    mixer, x = small_mixer(name), noise(1, 9, WIDTH)
+    made = []
+    for projection, conv in ((mixer.q_proj, mixer.q_conv), (mixer.k_proj, mixer.k_conv), (mixer.v_proj, mixer.v_conv)):
+        taps = conv.weight.shape[1]
+        raw = F.pad(projection(x)[0], (0, 0, taps - 1, 0))
+        y = sum(raw[tap : tap + 9] * conv.weight[:, tap] for tap in range(taps))
+        made.append(y.unflatten(-1, (3, -1)))
+    q, k = (activate(y) + (1 if activate is F.elu else 0) for y in made[:2])
+    if activate is F.elu:
+        q, k = (y / y.sum(-1, keepdim=True) for y in (q, k))
+    else:
+        q, k = (y / (y.square().sum(-1, keepdim=True) + 1e-6).sqrt() for y in (q, k))
+    o = by_token(q, k, F.silu(made[2]), mixer.b_proj(x)[0].sigmoid())
+    assert_close(alone(name, x), mixer.o_proj(mixer.o_norm(o).flatten(-2))[None], "memory")
+
+
+@torch.no_grad()
+def test_kda_of_fla_has_a_state_a_gate_and_a_strength_to_2_for_each_value_head():
+    mixer, x = small_mixer("kda_of_fla"), noise(1, 9, WIDTH)
+    mixer.g_b_proj.bias.copy_(noise(24, seed=7))
+    made = []
+    for projection, conv in ((mixer.q_proj, mixer.q_conv), (mixer.k_proj, mixer.k_conv), (mixer.v_proj, mixer.v_conv)):
+        raw = F.pad(projection(x)[0], (0, 0, 3, 0))
+        made.append(F.silu(sum(raw[tap : tap + 9] * conv.weight[:, tap] for tap in range(4)) + conv.bias))
+    q, k = (y.unflatten(-1, (2, 8)) for y in made[:2])
+    q, k = ((y / (y.square().sum(-1, keepdim=True) + 1e-6).sqrt())[:, [0, 0, 1, 1]] for y in (q, k))
+    v, beta = made[2].unflatten(-1, (4, 6)), 2 * mixer.b_proj(x)[0].sigmoid()
+    z = mixer.f_b_proj(mixer.f_a_proj(x))[0].unflatten(-1, (4, 8))
+    g = -mixer.A_log.exp()[:, None] * F.softplus(z + mixer.dt_bias.view(4, 8))
+    state, outputs = torch.zeros(4, 8, 6, dtype=torch.float64), []
+    for t in range(9):
+        state = state * g[t].exp()[..., None]
+        retrieved = torch.einsum("hk,hkv->hv", k[t], state)
+        state = state + k[t][..., None] * (beta[t][:, None] * (v[t] - retrieved))[:, None]
+        outputs.append(torch.einsum("hk,hkv->hv", q[t], state) * 8**-0.5)
+    gate = (mixer.g_a_proj(x) @ mixer.g_b_proj.weight.T + mixer.g_b_proj.bias)[0].unflatten(-1, (4, 6)).sigmoid()
+    o = mixer.o_norm(torch.stack(outputs)) * gate
+    got = mixer(x, mixer.new_memory(NothingKept()), Segments.equal(1, 9))
+    assert_close(got, mixer.o_proj(o.flatten(-2))[None], "memory")
+
+
 def test_a_rotation_turns_pairs_by_the_place_and_leaves_the_rest():
     x, places = noise(1, 3, 2, 6), torch.tensor([0, 5, 1000])
     turned = rotate(x, places, rotary_dim=4, theta=100.0)
@@ -195,6 +270,29 @@ def test_groups_of_sublayers_close_where_they_begin(group):
         block.register_forward_hook(lambda _, __, stream: sizes.append(len(stream.summaries)))
     model(torch.arange(5)[None])
     assert sizes == [sum(sublayer % group == 0 for sublayer in range(2 * index + 2)) for index in range(3)]
+
+
+@torch.no_grad()
+def test_full_residuals_mix_every_earlier_sublayers_output():
+    model = build(model_of(stream=AttnResSpec(group=1, unit="sublayers"), init_std=0.3)).double()
+    for name, parameter in model.named_parameters():
+        if name.endswith("query"):
+            parameter.copy_(noise(*parameter.shape))
+    text, segments = torch.arange(9)[None], Segments.equal(1, 9)
+    sources = [model.embedding(text, torch.float64)]
+
+    def mixed(site):
+        if len(sources) == 1:
+            return sources[0]
+        normed = [x / (x.square().mean(-1, keepdim=True) + site.eps).sqrt() * site.norm_weight for x in sources]
+        weight = torch.stack([x @ site.query for x in normed]).softmax(0)
+        return (weight[..., None] * torch.stack(sources)).sum(0)
+
+    for block in model.blocks:
+        read = block.mixer_norm(mixed(block.mixer_site))
+        sources.append(block.mixer(read, block.mixer.new_memory(NothingKept()), segments))
+        sources.append(block.ffn(block.ffn_norm(mixed(block.ffn_site))))
+    assert_close(model(text), model.logits(model.norm(mixed(model.output_site))), "model")
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from statewell.errors import RequestError
 from statewell.text import ByteTokenizer, ChatTemplate, Message, Tokenizer, ToolCall, chat_from_json, chat_template
 from statewell.text import load_tokenizer as load
-from statewell.text.chat import Chat, Segment
+from statewell.text.chat import Chat, Segment, texts_said
 from statewell.text.reply import Reply, collect
 from statewell.text.xtml import XTMLTemplate
 from tests.text.vocabularies import FORMATS
@@ -323,3 +323,31 @@ def test_pieces_come_as_soon_as_they_are_certain(tokenizers):
 def test_a_malformed_request_names_its_field(request_, says):
     with pytest.raises(RequestError, match=says):
         chat_from_json(request_)
+
+
+@pytest.mark.parametrize("name", ["kimi", "kimi_k3"])
+def test_a_text_keeps_the_tokens_it_was_said_in(tokenizers, name):
+    tokenizer = tokenizers[name]
+    template = chat_template(tokenizer)
+    letters = [token for letter in "hello" for token in tokenizer.encode(letter)]
+    assert letters != tokenizer.encode("hello")
+    talk = chat(USER, {"role": "assistant", "content": "hello"})
+    control = next(iter(tokenizer.controls.values()))
+    said = texts_said(tokenizer, [*tokenizer.encode("Weather?"), control, *letters, control])
+    assert said["hello"] == tuple(letters)
+    kept, plain = template.ids(talk, said), template.ids(talk)
+    assert tokenizer.decode(kept) == tokenizer.decode(plain)
+    assert len(kept) - len(plain) == len(letters) - len(tokenizer.encode("hello"))
+
+
+@pytest.mark.parametrize("answer", [b" yes", b"yes", b"\xff\xe6\x97", b"", b" yes\nUser:", b"  yes"])
+def test_the_plain_format_goes_on_from_what_was_said_to_the_byte(answer):
+    tokenizer = ByteTokenizer()
+    template = chat_template(tokenizer)
+    ids = [*template.ids(chat(USER)), *answer]
+    reader = template.reader(chat(USER))
+    content = collect([*reader.push(list(answer)), *reader.finish()]).content.split("\nUser:")[0]
+    talk = chat(USER, {"role": "assistant", "content": content}, USER)
+    whole = template.ids(talk, texts_said(tokenizer, ids))
+    assert whole[: len(ids)] == ids
+    assert bytes(whole[len(ids) :]).endswith(b"Weather?\nAssistant:")

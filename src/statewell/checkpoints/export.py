@@ -20,6 +20,7 @@ from statewell.checkpoints.byte_files import byte_tokenizer_files
 from statewell.checkpoints.coverage import writing_rules
 from statewell.checkpoints.families import LAYOUTS
 from statewell.checkpoints.layout import Layout
+from statewell.checkpoints.packed import expert_cache
 from statewell.checkpoints.rules import Rule
 from statewell.checkpoints.writer import SHARD_BYTES, Planned, write_tensors
 from statewell.config.load import Json
@@ -51,11 +52,14 @@ def export(
 ) -> Exported:
     """Write `model` into the folder `out` as its family was released: config, weights, tokenizer, generation config.
 
-    dtype: of the weights, None for the model's own; what the family keeps in fp32 (A_log, dt_bias, the correction bias;
-    K3's convolutions) stays as it is, bit for bit. ids: bos, eos and pad, None for the tokenizer's. Raises RequestError
-    for a model that no released layout holds and for a folder that is not empty.
+    Experts are packed in the file where they are in the model, and the config says which. dtype: of the weights, None
+    for the model's own; what the family keeps in fp32 (A_log, dt_bias, the correction bias; K3's convolutions) stays as
+    it is, bit for bit. ids: bos, eos and pad, None for the tokenizer's. Raises RequestError for a model that no layout
+    holds, for experts on the disk, and for a folder that is not empty.
     """
     _require_free(out)
+    if expert_cache(model) is not None:
+        raise RequestError(f"{model.config.name} has its experts on the disk; load it with experts='packed' to export.")
     state = model.state_dict()
     packed = any(name.endswith("_packed") for name in state)
     storage = replace(model.config.storage, experts="mxfp4" if packed else None)

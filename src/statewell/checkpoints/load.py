@@ -11,6 +11,7 @@ import torch
 
 from statewell.checkpoints import native, released
 from statewell.checkpoints.assemble import Place, Source, fill, require_plausible
+from statewell.checkpoints.packed import place_experts, placement
 from statewell.checkpoints.search import Found, find
 from statewell.checkpoints.slices import parse_layers
 from statewell.errors import CheckpointError
@@ -19,14 +20,25 @@ from statewell.formats.family import TokenIds
 from statewell.models.backbone import LanguageModel
 
 
-def load(model: str | Path, dtype: torch.dtype | None = None, layers: str | None = None) -> LanguageModel:
+def load(
+    model: str | Path,
+    dtype: torch.dtype | None = None,
+    experts: str = "packed",
+    expert_cache: int | None = None,
+    layers: str | None = None,
+) -> LanguageModel:
     """The trained model MODEL names: a path (run, saved model, released checkpoint), a released preset, or ARCH:nano.
 
     dtype: of the weights; None keeps the stored one (activations are at least fp32 on a CPU either way). A_log, dt_bias
-    and correction biases are never narrowed below fp32. layers: `A:B`, only these layers, between the embedding and the
-    head. Weights stay mapped where they have the dtype. Raises RequestError for a name without weights or a range that
-    is none, CheckpointError for a folder that does not load.
+    and correction biases are never narrowed below fp32. Weights stay mapped where they have the dtype.
+    experts: `packed` keeps MXFP4 experts in memory as they are, `dense` unpacks them, `disk` reads them when they are
+    chosen, into a cache of at most `expert_cache` bytes (None: 8 GiB). Experts that are not packed in the file are
+    dense in memory, and refused with `disk`.
+    layers: `A:B`, only these layers, between the embedding and the head.
+    Raises RequestError for a name without weights or an argument that is none of these, CheckpointError for a folder
+    that does not load.
     """
+    wanted = placement(experts, expert_cache)
     found = find(model)
     source = _open(found, partly=layers is not None)
     config, place = source.config, Place()
@@ -36,6 +48,7 @@ def load(model: str | Path, dtype: torch.dtype | None = None, layers: str | None
     require_plausible(config, source.listing)
     with torch.device("meta"):
         loaded = LanguageModel(config)
+    place = place_experts(loaded, source, place, wanted)
     fill(loaded, source, dtype, place)
     loaded.tokenizer = source.tokenizer
     return loaded
@@ -55,10 +68,4 @@ def _open(found: Found, partly: bool) -> Source:
     document = read_object(folder / CONFIG)
     if native.is_ours(document):
         return native.open_source(folder)
-    source = released.open_source(folder, document, partly)
-    if found.preset is not None and source.config.name != found.preset:
-        raise CheckpointError(
-            f"{folder} was taken for {found.preset}, and its config.json describes another model; move it away or give "
-            "the path of the right one."
-        )
-    return source
+    return released.open_source(folder, document, found.preset, partly)

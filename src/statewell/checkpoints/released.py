@@ -10,18 +10,24 @@ from statewell.checkpoints.assemble import Source
 from statewell.checkpoints.families import LAYOUTS
 from statewell.config.layers import ModelConfig
 from statewell.config.load import Json
+from statewell.errors import CheckpointError
 from statewell.formats.families import CONFIG, Description, describe
 from statewell.formats.listing import open_listing
 from statewell.text import load_tokenizer
 
 
-def open_source(folder: Path, document: Mapping[str, Json], partly: bool = False) -> Source:
+def open_source(folder: Path, document: Mapping[str, Json], preset: str | None = None, partly: bool = False) -> Source:
     """The checkpoint in `folder`, whose config.json is `document`, its weights unread.
 
-    partly: shards that this load does not need may be missing. Raises CheckpointError for a config or a file that is
-    not whole, and for weights that are pickles.
+    preset: the released preset it was asked for as, which it has to be. partly: shards that this load does not need may
+    be missing. Raises CheckpointError for a config or a file that is not whole, and for weights that are pickles.
     """
     described = describe(document, str(folder / CONFIG))
+    if preset not in (None, described.preset):
+        raise CheckpointError(
+            f"{folder} was taken for {preset}, and its {CONFIG} describes another model; move it away or give the path "
+            "of the right one."
+        )
     listing = open_listing(folder)
     if not partly:
         listing.require_whole()
@@ -37,7 +43,4 @@ def open_source(folder: Path, document: Mapping[str, Json], partly: bool = False
 
 def _named(described: Description, folder: Path) -> ModelConfig:
     """The config, named after its folder unless it is a released preset."""
-    config = described.config
-    if config.name != described.family.name:
-        return config
-    return replace(config, name=folder.resolve().name)
+    return replace(described.config, name=described.preset or folder.resolve().name)

@@ -69,11 +69,10 @@ def _released(name: str) -> Path:
         for folder in _candidates(root, name):
             if (folder / CONFIG).is_file():
                 return folder
-    repository = REPOSITORIES[name][0]
+    looked = ", ".join(str(root) for root in search_path())
     raise RequestError(
-        f"'{name}' has no weights in {', '.join(str(root) for root in search_path())}. Give its folder's path, or put "
-        f"the folder there under the name {name} (the first of these are set by {VARIABLE}); it was released as "
-        f"{repository}."
+        f"'{name}' has no weights here; looked in {looked}. Give the path of its folder, or set {VARIABLE} to a folder "
+        f"that holds it as {name} (it was released as {REPOSITORIES[name][0]})."
     )
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from statewell.cli.terminal import JsonFlag, print_json, say
-from statewell.config.numbers import format_bytes
+from statewell.config.numbers import format_bytes, parse_count
 from statewell.engine.sampling import Sampling
 
 if TYPE_CHECKING:
+    from statewell.checkpoints.expert_disk import CacheFigures
     from statewell.engine.generate import Statistics, TokenEvent
 
 EXAMPLE = 'statewell generate kimi_k3:nano "def " --max-tokens 200 --stop "class "'
@@ -34,6 +36,14 @@ def generate(
     seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = DEFAULTS.seed,
     stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be given again.")] = None,
     layers: Annotated[str | None, typer.Option(metavar="A:B", help="Only these layers, counted from 0.")] = None,
+    experts: Annotated[
+        str,
+        typer.Option(metavar="dense|packed|disk", help="MXFP4 experts: unpacked, as they are, or read when chosen."),
+    ] = "packed",
+    expert_cache: Annotated[
+        str | None,
+        typer.Option(help="With --experts disk: bytes of experts kept in memory, such as 8Gi (the default)."),
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Continue PROMPT: the new text on stdout, speed and bytes of memory on stderr.
@@ -42,17 +52,23 @@ def generate(
     """
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
     from statewell.checkpoints.load import load
+    from statewell.checkpoints.packed import expert_cache as find_cache
     from statewell.engine.generate import generate as start
 
-    loaded = load(model, layers=layers)
+    cache_bytes = None if expert_cache is None else parse_count(expert_cache)
+    loaded = load(model, experts=experts, expert_cache=cache_bytes, layers=layers)
+    cache = find_cache(loaded) if experts == "disk" else None
     events = start(loaded, prompt, max_tokens=max_tokens, sampling=sampling, stop=stop or ())
     if json:
         text, last = _collect(events)
-        print_json({"model": loaded.config.name, "text": text, **_figures(last), "seed": seed})
+        document = {"model": loaded.config.name, "text": text, **_figures(last), "seed": seed}
+        print_json(document | {"expert_cache": None if cache is None else asdict(cache.figures)})
         return
     last = _show(events)
     if last is not None:
         say(summary(_statistics(last)))
+        if cache is not None:
+            say(cache_summary(cache.figures))
         if last.finish_reason == "context":
             say(f"Stopped because {loaded.config.name} holds at most {loaded.config.context:,} tokens.")
 
@@ -87,10 +103,10 @@ def _show(events: Iterator[TokenEvent]) -> TokenEvent | None:
     event = None
     try:
         for event in events:
-            _write(event.text)
-        _write("\n")
+            write(event.text)
+        write("\n")
     except KeyboardInterrupt:
-        _write("\n")
+        write("\n")
         say("Interrupted; the text above is what there was.")
         raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:
@@ -100,7 +116,7 @@ def _show(events: Iterator[TokenEvent]) -> TokenEvent | None:
     return event
 
 
-def _write(text: str) -> None:
+def write(text: str) -> None:
     if sys.stdout.isatty():
         text = visible(text)
     encoding = sys.stdout.encoding or "utf-8"
@@ -131,6 +147,16 @@ def summary(statistics: Statistics) -> str:
         f"{new}{speed}, after a prompt of {prompt} at {statistics.prefill_tokens_per_s:,.0f} tokens/s\n"
         f"memory: {used:,} B used ({format_bytes(used)}), {reserved:,} B reserved ({format_bytes(reserved)}),"
         f" {' and '.join(statistics.dtypes)}"
+    )
+
+
+def cache_summary(figures: CacheFigures) -> str:
+    """What the cache of experts on a disk did, as one line."""
+    asked = figures.hits + figures.misses
+    return (
+        f"experts: {figures.hits:,} of {asked:,} asked for were in a cache of {format_bytes(figures.capacity_bytes)}, "
+        f"{figures.misses:,} were read; {figures.used_ahead:,} of {figures.read_ahead:,} read ahead were used; "
+        f"{figures.read_bytes:,} B read ({format_bytes(figures.read_bytes)})"
     )
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from statewell import __version__
-from statewell.cli import compare, doctor, export, fetch, generate, inspect, plan, serve, train
+from statewell.cli import bench, chat, compare, doctor, export, fetch, generate, inspect, plan, serve, train
 from statewell.cli.terminal import say
 from statewell.errors import StatewellError
 
@@ -18,10 +18,12 @@ VERBS = {
     "train": (train.train, train.EXAMPLE),
     "compare": (compare.compare, compare.EXAMPLE),
     "generate": (generate.generate, generate.EXAMPLE),
+    "chat": (chat.chat, chat.EXAMPLE),
     "serve": (serve.serve, serve.EXAMPLE),
     "export": (export.export, export.EXAMPLE),
     "inspect": (inspect.inspect, inspect.EXAMPLE),
     "fetch": (fetch.fetch, fetch.EXAMPLE),
+    "bench": (bench.bench, bench.EXAMPLE),
     "doctor": (doctor.doctor, doctor.EXAMPLE),
 }
 

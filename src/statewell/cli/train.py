@@ -122,7 +122,7 @@ def _trained(request: _Request, resume: bool) -> LanguageModel | None:
 
     from statewell.checkpoints.load import load
 
-    start = load(request.start, dtype=torch.float32)
+    start = load(request.start, dtype=torch.float32, experts="dense")  # what is packed does not train
     if start.tokenizer is None:
         raise RequestError(f"{request.start} has no tokenizer, so no text can be read for it; add its tokenizer files.")
     return start

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from statewell.config.numbers import format_bytes
 from statewell.engine.budget import Budget
 from statewell.engine.prefix import Found, PrefixTree
 from statewell.engine.request import Request, Reuse
+from statewell.errors import LimitError
+from statewell.memory.base import Snapshot
 from statewell.memory.paged import Held, PagedMemory
 
 COMPARED = 64  # tokens whose text is compared where two tokenisations part
@@ -64,6 +67,22 @@ class Reusable:
     def find(self, owner: str, ids: Sequence[int]) -> Held | None:
         """What is held of exactly `ids`, or of its longest kept beginning."""
         return self._tree.find(owner, ids, len(ids)).held
+
+    def snapshot(self, owner: str, ids: Sequence[int]) -> Snapshot | None:
+        """What is held of the longest kept beginning of `ids`, and no further: a copy. None where nothing is."""
+        found = self._tree.find(owner, ids, len(ids))
+        # a cache of all tokens may be held after a longer text that begins alike
+        return None if found.held is None else self._memory.snapshot(found.held, found.length)
+
+    def take_in(self, owner: str, ids: Sequence[int], snapshot: Snapshot) -> None:
+        """Keep `snapshot`, taken after `ids`. Raises LimitError without room, CheckpointError for another model's."""
+        pages = -(-len(ids) // self._memory.page) * self._memory.page_bytes
+        if not self.make_room(self._budget.spec.fixed_bytes + pages):
+            raise LimitError(
+                f"A snapshot of {len(ids):,} tokens does not fit beside what runs in a memory budget of "
+                f"{format_bytes(self._budget.limit or 0)}; raise it, or wait."
+            )
+        self.keep_held(owner, ids, self._memory.take_in(snapshot))
 
     def make_room(self, more: int) -> bool:
         """Let go, oldest first, until `more` bytes fit; False when they do not even then."""

@@ -13,7 +13,7 @@ from statewell.config.load import Json, model_to_json
 from statewell.errors import CheckpointError, ConfigError, RequestError
 from statewell.formats import fla, gpt2, kimi_k3, kimi_linear, qwen3_next
 from statewell.formats.family import Family, TokenIds
-from statewell.formats.fields import Fields
+from statewell.formats.fields import Fields, short
 from statewell.formats.strict_json import read_json
 
 FAMILIES: tuple[Family, ...] = (
@@ -29,10 +29,12 @@ MOST_CONFIG_BYTES = 16 * 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What a config.json says. unread: its fields that change nothing here."""
+    """What a config.json says. config: named after its preset, or its family. preset: the released preset it equals, or
+    None. unread: its fields that change nothing here."""
 
     family: Family
     config: ModelConfig
+    preset: str | None
     token_ids: TokenIds
     unread: tuple[str, ...]
 
@@ -48,7 +50,7 @@ def read_object(path: Path) -> dict[str, Json]:
 def describe(document: Mapping[str, Json], path: str = CONFIG) -> Description:
     """What the config.json `document` describes, each of its fields accounted for; `path` names it in errors.
 
-    The config is named as the released preset it equals, else after its family. Raises CheckpointError for a family
+    Raises CheckpointError for a family
     nobody here knows, and for a field that is missing, wrong or would change the model in a way not offered.
     """
     family = _recognised(document, path)
@@ -59,7 +61,9 @@ def describe(document: Mapping[str, Json], path: str = CONFIG) -> Description:
     except ConfigError as error:
         raise CheckpointError(f"{path} describes no model statewell can build: {error}") from error
     ids = family.token_ids(fields, config.vocab)
-    return Description(family=family, config=_named(config), token_ids=ids, unread=fields.unread())
+    preset = _preset(config)
+    named = replace(config, name=preset or family.name)
+    return Description(family=family, config=named, preset=preset, token_ids=ids, unread=fields.unread())
 
 
 def released_layout(config: ModelConfig) -> tuple[Family, dict[str, Json]]:
@@ -87,20 +91,20 @@ def released_layout(config: ModelConfig) -> tuple[Family, dict[str, Json]]:
 
 
 def _recognised(document: Mapping[str, Json], path: str) -> Family:
-    for family in FAMILIES:
-        if family.recognises(document):
-            return family
+    kind = document.get("model_type")
+    if isinstance(kind, str):
+        for family in FAMILIES:
+            if family.recognises(document):
+                return family
     known = ", ".join(family.name for family in FAMILIES)
-    raise CheckpointError(
-        f"{path}: model_type is {document.get('model_type')!r}, which statewell does not load; it loads {known}."
-    )
+    raise CheckpointError(f"{path}: model_type is {short(kind)}, which statewell does not load; it loads {known}.")
 
 
-def _named(config: ModelConfig) -> ModelConfig:
+def _preset(config: ModelConfig) -> str | None:
     for name, released in architectures.RELEASED.items():
         if replace(config, name=name, storage=released.storage) == released:
-            return replace(config, name=name)
-    return config
+            return name
+    return None
 
 
 def _difference(read: ModelConfig, config: ModelConfig) -> str | None:

@@ -46,7 +46,7 @@ class Fields:
         """A whole number within its limits; required where there is no default."""
         value = self._value(names, default)
         if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
-            self.refuse(names[0], f"is {value!r}; it must be a whole number of {lowest:,} to {highest:,}")
+            self.refuse(names[0], f"is {short(value)}; it must be a whole number of {lowest:,} to {highest:,}")
         return value
 
     def optional_whole(self, *names: str) -> int | None:
@@ -57,7 +57,7 @@ class Fields:
         """A finite number; required where there is no default."""
         value = self._value(names, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
-            self.refuse(names[0], f"is {value!r}; it must be a number")
+            self.refuse(names[0], f"is {short(value)}; it must be a number")
         return float(value)
 
     def optional_number(self, *names: str) -> float | None:
@@ -68,14 +68,14 @@ class Fields:
         """True or false; required where there is no default."""
         value = self._value(names, default)
         if not isinstance(value, bool):
-            self.refuse(names[0], f"is {value!r}; it must be true or false")
+            self.refuse(names[0], f"is {short(value)}; it must be true or false")
         return value
 
     def text(self, *names: str, default: str | None = None) -> str:
         """A string; required where there is no default."""
         value = self._value(names, default)
         if not isinstance(value, str):
-            self.refuse(names[0], f"is {value!r}; it must be a string")
+            self.refuse(names[0], f"is {short(value)}; it must be a string")
         return value
 
     def optional_list(self, kind: type[T], *names: str) -> list[T] | None:
@@ -93,7 +93,7 @@ class Fields:
         values = value if isinstance(value, list) else [] if value is None or value == -1 else [value]
         for item in values:
             if isinstance(item, bool) or not isinstance(item, int) or not 0 <= item < vocab:
-                self.refuse(name, f"is {item!r}; an id of this vocabulary is 0 to {vocab - 1:,}")
+                self.refuse(name, f"is {short(item)}; an id of this vocabulary is 0 to {vocab - 1:,}")
         return cast("tuple[int, ...]", tuple(values))
 
     def section(self, name: str) -> Fields:
@@ -109,7 +109,7 @@ class Fields:
         """Refuse any value but those offered (or an absent field, or null); `why` ends the sentence of the refusal."""
         value = self._value((name,), None, required=False)
         if value is not None and not any(type(value) is type(one) and value == one for one in offered):
-            self.refuse(name, f"is {value!r}; {why}")
+            self.refuse(name, f"is {short(value)}; {why}")
 
     def holds(self, name: str) -> bool:
         """Whether the field is there and not null."""
@@ -127,7 +127,7 @@ class Fields:
             if name in self._read:
                 continue
             if value and name not in HARMLESS | self._harmless and not name.startswith("_"):
-                self.refuse(name, f"is {_short(value)}, which statewell does not know; remove it if it changes nothing")
+                self.refuse(name, f"is {short(value)}, which statewell does not know; remove it if it changes nothing")
             listed.append(name)
         inner = [f"{key}.{name}" for key, section in self._sections.items() for name in section.unread()]
         return (*sorted(listed), *inner)
@@ -146,10 +146,11 @@ class Fields:
         first, *others = found
         for other in others:
             if found[other] != found[first]:
-                self.refuse(other, f"is {_short(found[other])} and {first} is {_short(found[first])}; they must agree")
+                self.refuse(other, f"is {short(found[other])} and {first} is {short(found[first])}; they must agree")
         return found[first]
 
 
-def _short(value: Json) -> str:
+def short(value: Json) -> str:
+    """A value as a message may show it."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -36,7 +36,7 @@ _HARMLESS = (
 
 
 def _recognises(document: Mapping[str, Json]) -> bool:
-    return document.get("model_type") in _MIXERS
+    return str(document.get("model_type")) in _MIXERS
 
 
 def _model_config(fields: Fields) -> ModelConfig:

@@ -137,8 +137,10 @@ def _indexed(path: Path, index: Path) -> Listing:
             headers.append(examine_header(index.parent / file))
             problems += headers[-1].problems
             problems += _disagreements(index, headers[-1], names)
-    problems += _in_two_files(headers)
-    if not problems:
+    # files that agree with the index, which has each name once, share none
+    if problems:
+        problems += _in_two_files(headers)
+    else:
         problems += _total_size(index, cast(Mapping[str, object], document), headers)
     return Listing(path, tuple(headers), tuple(problems))
 
@@ -147,11 +149,9 @@ def _weight_map(index: Path, document: object) -> dict[str, str]:
     found = cast(dict[str, object], document).get("weight_map") if isinstance(document, dict) else None
     if not isinstance(found, dict) or not found:
         raise CheckpointError(f"{index} should hold a weight_map of tensor names to files; none found.")
-    for name, file in cast(dict[str, object], found).items():
-        if not isinstance(file, str):
-            raise CheckpointError(
-                f"{index} should map tensor {shown(name)} to a file's name; {shown(repr(file))} found."
-            )
+    if set(map(type, cast(dict[str, object], found).values())) != {str}:
+        name, file = next((n, f) for n, f in cast(dict[str, object], found).items() if not isinstance(f, str))
+        raise CheckpointError(f"{index} should map tensor {shown(name)} to a file's name; {shown(repr(file))} found.")
     return cast(dict[str, str], found)
 
 
@@ -165,6 +165,8 @@ def _disagreements(index: Path, header: Header, names: Iterable[str]) -> list[st
     if header.problems:
         return []
     wanted = set(names)
+    if wanted == header.entries.keys():
+        return []
     absent, extra = wanted - header.entries.keys(), header.entries.keys() - wanted
     return [
         *(f"{header.path}: tensor {shown(name)} is missing; {index.name} puts it there." for name in sorted(absent)),
@@ -190,7 +192,7 @@ def _total_size(index: Path, document: Mapping[str, object], headers: Iterable[H
     stated = cast(dict[str, object], metadata).get("total_size") if isinstance(metadata, dict) else None
     if stated is None:
         return []
-    found = sum(entry.nbytes for header in headers for entry in header.entries.values())
+    found = sum(header.tensor_bytes for header in headers)
     # some writers put it down as 1.5e9
     if isinstance(stated, (int, float)) and not isinstance(stated, bool) and stated == found:
         return []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import cast
 
@@ -36,6 +37,11 @@ class Header:
     metadata: dict[str, str]
     file_bytes: int
     problems: tuple[str, ...] = ()
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Of all tensors of a whole file: they lie end to end up to its end."""
+        return self.file_bytes - min(map(itemgetter(3), self.entries.values()), default=self.file_bytes)
 
 
 def read_header(path: Path) -> Header:

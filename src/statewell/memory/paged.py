@@ -175,14 +175,42 @@ class PagedMemory:
         slots = self._slot_bytes // self._rows.count * self._rows.taken
         return PagedBytes(slots=slots, pages=sum(filled.values()) * per_token, held=self._held_bytes)
 
-    def snapshot(self, held: Held) -> Snapshot:
-        """As `model.new_memory(1)` gives it after the same tokens; a copy."""
+    def tensors(self) -> dict[str, Tensor]:
+        """All that is allocated: slots by `layer.name`, pages by number, states held by a number of their own."""
+        pages = {f"page.{number}": buffer for number, buffer in self._buffers.items()}
+        slots = {f"{index}.{name}": held for index, s in enumerate(self.stores) for name, held in s.tensors().items()}
+        every = enumerate(self._held)
+        return pages | slots | {f"held.{at}.{name}": t for at, held in every for name, t in held.states.items()}
+
+    def by_layer(self) -> list[tuple[PagedBytes, PagedBytes]]:
+        """Bytes used and bytes reserved by each layer; over all layers they add up to `used` and `bytes`."""
+        page, per_row = self.page_bytes // self.page or 1, self._slot_bytes // self._rows.count or 1
+        tokens, places = self.used().pages // page, len(self._buffers) * self.page
+        rows, aside = self._rows.taken, self._held_bytes // per_row
+        return [
+            (
+                PagedBytes(spec.fixed_bytes * rows, spec.bytes_per_token * tokens, spec.fixed_bytes * aside),
+                PagedBytes(
+                    spec.fixed_bytes * self._rows.count, spec.bytes_per_token * places, spec.fixed_bytes * aside
+                ),
+            )
+            for spec in (store.spec for store in self.stores)
+        ]
+
+    def snapshot(self, held: Held, length: int | None = None) -> Snapshot:
+        """As `model.new_memory(1)` gives it after the same tokens, or the first `length` of them; a copy.
+
+        Raises StatewellError for a shorter length where states are kept.
+        """
+        length = held.length if length is None else length
+        if length != held.length and not (self.cuts and 0 <= length < held.length):
+            raise StatewellError(f"what was held at token {held.length} is no snapshot of token {length}.")
         tensors = {name: state[None].clone() for name, state in held.states.items()}
         buffers = [self._buffers[page] for page in held.pages]
         for index, store in enumerate(self.stores):
-            for name, tokens in store.gathered(buffers, held.length).items():
+            for name, tokens in store.gathered(buffers, length).items():
                 tensors[f"{index}.{name}.0"] = tokens
-        return Snapshot(tensors, (held.length,))
+        return Snapshot(tensors, (length,))
 
     def take_in(self, snapshot: Snapshot) -> Held:
         """A snapshot of one row, held here. Raises CheckpointError where it does not fit this model."""
@@ -259,6 +287,10 @@ class PagedStore:
     def lengths(self) -> list[int]:
         """Tokens each row has taken in."""
         return self._owner.lengths
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All slots, by name."""
+        return dict(self._fixed)
 
     @property
     def slot_bytes(self) -> int:

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from statewell.config.mixers import KDASpec
 from statewell.models.backbone import LanguageModel
 from statewell.models.convolution import ShortConv
+from statewell.models.ffn.experts import DenseExperts
 from statewell.models.ffn.mlp import MLP, GatedMLP
-from statewell.models.ffn.moe import DenseExperts
 from statewell.models.ffn.router import SigmoidRouter, SoftmaxRouter
 from statewell.models.mixers.gated_delta import GatedDelta
 from statewell.models.mixers.kda import KDA

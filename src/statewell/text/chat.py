@@ -62,6 +62,10 @@ class Chat:
     reply: bool = True
 
 
+Said = Mapping[str, Sequence[int]]  # texts and the tokens they were said in
+NOTHING_SAID: Said = {}
+
+
 @dataclass(frozen=True)
 class Segment:
     """text: a control token's name, or text that is encoded by itself."""
@@ -101,17 +105,35 @@ class ChatTemplate(Protocol):
         """What reads the reply to `chat`, token by token."""
         ...
 
-    def ids(self, chat: Chat) -> list[int]:
-        """`segments` as token ids."""
+    def ids(self, chat: Chat, said: Said = NOTHING_SAID) -> list[int]:
+        """`segments` as token ids; texts in `said` keep the tokens they were said in."""
         ...
 
 
-def segment_ids(tokenizer: Tokenizer, segments: Iterable[Segment]) -> list[int]:
-    """Ids of `segments`: control tokens by name, every text by itself."""
+def segment_ids(tokenizer: Tokenizer, segments: Iterable[Segment], said: Said = NOTHING_SAID) -> list[int]:
+    """Ids of `segments`: control tokens by name, every text by itself, or as it is in `said`."""
     ids: list[int] = []
     for segment in segments:
-        ids += [tokenizer.token_id(segment.text)] if segment.control else tokenizer.encode(segment.text)
+        known = None if segment.control else said.get(segment.text)
+        if known is not None:
+            ids += known
+        else:
+            ids += [tokenizer.token_id(segment.text)] if segment.control else tokenizer.encode(segment.text)
     return ids
+
+
+def texts_said(tokenizer: Tokenizer, ids: Iterable[int]) -> Said:
+    """Every text between two control tokens of `ids`, with its tokens there.
+
+    A model may say a text in other tokens than `encode` gives; only in the same ones is its memory of use again.
+    """
+    controls, runs = frozenset(tokenizer.controls.values()), [[]]
+    for token in ids:
+        if token in controls:
+            runs.append([])
+        else:
+            runs[-1].append(token)
+    return {tokenizer.decode(run): tuple(run) for run in runs if run}
 
 
 def chat_from_json(document: Mapping[str, object]) -> Chat:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from statewell.errors import RequestError
-from statewell.text.chat import Chat, Message, Segment, compact_json, segment_ids
+from statewell.text.chat import NOTHING_SAID, Chat, Message, Said, Segment, compact_json, segment_ids
 from statewell.text.reply import Called, Content, ReplyPiece, ReplyReader, RunOfText, ToolCall
 from statewell.text.tokenizer import Tokenizer
 
@@ -48,8 +48,8 @@ class KimiTemplate:
     def reader(self, chat: Chat) -> ReplyReader:
         return KimiReader(self._markers, self._tokenizer)
 
-    def ids(self, chat: Chat) -> list[int]:
-        return segment_ids(self._tokenizer, self.segments(chat))
+    def ids(self, chat: Chat, said: Said = NOTHING_SAID) -> list[int]:
+        return segment_ids(self._tokenizer, self.segments(chat), said)
 
 
 def _segments(chat: Chat) -> Iterator[Segment]:

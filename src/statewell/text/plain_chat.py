@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from statewell.errors import RequestError
-from statewell.text.chat import Chat, Segment, segment_ids
+from statewell.text.chat import NOTHING_SAID, Chat, Said, Segment
 from statewell.text.reply import Content, ReplyPiece, ReplyReader, RunOfText
 from statewell.text.tokenizer import Tokenizer
 
@@ -33,18 +33,35 @@ class PlainTemplate:
             raise RequestError("This model has no chat format of its own, so it knows no tools; leave them out.")
         if chat.response_format is not None and chat.response_format.get("type") != "text":
             raise RequestError("This model has no chat format of its own, so response_format says nothing to it.")
-        lines: list[str] = []
         for at, message in enumerate(chat.messages):
             if message.role not in _NAMES:
                 raise RequestError(f"messages[{at}] is a tool's result, and this model knows no tools; leave it out.")
-            lines.append(f"{_NAMES[message.role]}: {message.content}\n")
-        return [Segment("".join(lines) + ("Assistant:" if chat.reply else ""))]
+        return [Segment(_text(chat, NOTHING_SAID))]
 
     def reader(self, chat: Chat) -> ReplyReader:
         return PlainReader(self._tokenizer)
 
-    def ids(self, chat: Chat) -> list[int]:
-        return [*self._tokenizer.specials.opening, *segment_ids(self._tokenizer, self.segments(chat))]
+    def ids(self, chat: Chat, said: Said = NOTHING_SAID) -> list[int]:
+        self.segments(chat)  # refuses what it cannot say
+        text, opening = _text(chat, said), self._tokenizer.specials.opening
+        known = max((each for each in said if text.startswith(each)), key=len, default="")
+        return [*opening, *said.get(known, ()), *self._tokenizer.encode(text[len(known) :])]
+
+
+def _agree(said: str, begun: str, content: str) -> bool:
+    """Whether `content` was said right after `begun`, or as much of it as `said` has."""
+    whole = begun + content
+    return said.startswith(whole) or (len(said) > len(begun) and whole.startswith(said))
+
+
+def _text(chat: Chat, said: Said) -> str:
+    """The whole conversation. There is a space after `Assistant:`, unless the model itself said none."""
+    text = ""
+    for message in chat.messages:
+        begun = f"{text}{_NAMES[message.role]}:"
+        as_said = message.role == "assistant" and any(_agree(each, begun, message.content) for each in said)
+        text = begun + ("" if as_said else " ") + message.content + "\n"
+    return text + ("Assistant:" if chat.reply else "")
 
 
 class PlainReader:

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from statewell.errors import RequestError
-from statewell.text.chat import Chat, Message, Segment, compact_json, segment_ids
+from statewell.text.chat import NOTHING_SAID, Chat, Message, Said, Segment, compact_json, segment_ids
 from statewell.text.reply import ReplyReader, ToolCall
 from statewell.text.tokenizer import Tokenizer
 from statewell.text.xtml_reply import CLOSE, END, OPEN, SEP, XTMLReader
@@ -67,8 +67,8 @@ class XTMLTemplate:
         inside = "think" if chat.thinking else "response"
         return XTMLReader(self._markers, self._tokenizer, inside)
 
-    def ids(self, chat: Chat) -> list[int]:
-        return segment_ids(self._tokenizer, self.segments(chat))
+    def ids(self, chat: Chat, said: Said = NOTHING_SAID) -> list[int]:
+        return segment_ids(self._tokenizer, self.segments(chat), said)
 
 
 def _segments(chat: Chat) -> Iterator[Segment]:

@@ -16,9 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-from torch import nn
-
 from statewell.config.layers import ModelConfig
 from statewell.config.load import model_from_json, model_to_json
 from statewell.config.load_run import train_config_from_json
@@ -38,7 +35,7 @@ class RunRequest:
     Corpus.key.
 
     threads: torch's threads, which decide the last bits of the losses. tokenizer: its `to_json`. start:
-    `weights_fingerprint` of the weights it began with, None for random ones.
+    `fingerprint` of the model it began with, None for random weights.
     """
 
     model: ModelConfig
@@ -56,15 +53,6 @@ class RunRequest:
         if self.start is not None:
             parts.append(self.start)
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-def weights_fingerprint(model: nn.Module) -> str:
-    """A hash of every weight of `model`, by name."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        digest.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def is_run(folder: Path) -> bool:

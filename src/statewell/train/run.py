@@ -14,6 +14,7 @@ from statewell.config.layers import ModelConfig
 from statewell.config.run import TrainConfig
 from statewell.errors import RequestError
 from statewell.models import LanguageModel, build, no_decay
+from statewell.models.fingerprint import fingerprint
 from statewell.plan.weights import total
 from statewell.text import ByteTokenizer, Tokenizer, tokenizer_from_json
 from statewell.train.corpus import Corpus, open_corpus, require_windows
@@ -25,7 +26,6 @@ from statewell.train.folder import (
     remove_unfinished,
     require_free,
     require_same,
-    weights_fingerprint,
     write_request,
 )
 from statewell.train.interrupt import stop_on_signal
@@ -73,10 +73,10 @@ def train(
     False. Raises RequestError and its kin for a request that cannot be, BusyError, CheckpointError,
     TrainingError.
     """
-    fingerprint = None
+    began = None
     if resume:
         stored = read_request(out)
-        tokenizer, fingerprint = tokenizer or tokenizer_from_json(stored.tokenizer, out), stored.start
+        tokenizer, began = tokenizer or tokenizer_from_json(stored.tokenizer, out), stored.start
     else:
         tokenizer = tokenizer or ByteTokenizer()
         require_free(out)
@@ -103,7 +103,7 @@ def train(
             data_key=corpus.key,
             threads=torch.get_num_threads(),
             tokenizer=tokenizer.to_json(),
-            start=fingerprint if start is None else weights_fingerprint(start),
+            start=began if start is None else fingerprint(start),
         )
         # the generator's state is part of the run's; the caller's is left as it was
         with torch.random.fork_rng(devices=[]):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from statewell.kernels.cpu import attention, binding, conv, delta, depth, experts, linear, norm, parts, route
+from statewell.kernels.cpu import attention, binding, conv, delta, depth, experts, linear, mxfp4, norm, parts, route
 from statewell.kernels.cpu.binding import instruction_sets, use_instruction_set
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ OPS: Mapping[str, Callable] = {
     "gated_rms_norm": norm.gated_rms_norm,
     "decay_gate": parts.decay_gate,
     "bounded_gate": parts.bounded_gate,
+    "mxfp4_dequantise": mxfp4.mxfp4_dequantise,
+    "packed_experts": mxfp4.packed_experts,
 }
 
 # Forms of an operation that run as the reference does, though the operation is listed here.
@@ -69,4 +71,6 @@ def supports(op: str, call: Call) -> str | None:
         return "its tensors have different dtypes"
     if call.dtype is not torch.float32:
         return f"it computes in torch.float32 alone, this is {call.dtype}"
+    if op == "packed_experts" and call.grad:
+        return "packed experts have no compiled gradient"
     return conv.refusal(call.dims) if op.startswith("short_conv") else None

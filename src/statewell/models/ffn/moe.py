@@ -9,26 +9,10 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from statewell.config.layers import LatentMoESpec, MoESpec
-from statewell.kernels import ops
-from statewell.models.ffn.mlp import GatedMLP, glu
+from statewell.models.ffn.experts import DenseExperts, Experts
+from statewell.models.ffn.mlp import GatedMLP
 from statewell.models.ffn.router import router
-from statewell.models.parts import Linear, RMSNorm, empty
-
-
-class DenseExperts(nn.Module):
-    """E gated networks side by side: w1, w3 [E, I, inner], w2 [E, inner, I]."""
-
-    def __init__(self, spec: MoESpec | LatentMoESpec, inner: int) -> None:
-        super().__init__()
-        self.w1 = empty(spec.experts, spec.width, inner)
-        self.w3 = empty(spec.experts, spec.width, inner)
-        self.w2 = empty(spec.experts, inner, spec.width)
-        self._activate = glu(spec.activation)
-
-    def forward(self, x: Tensor, index: Tensor, weight: Tensor) -> Tensor:
-        w1, w3, w2 = (w.to(x.dtype) for w in (self.w1, self.w3, self.w2))
-        rows = ops.experts(x.flatten(0, -2), index.flatten(0, -2), weight.flatten(0, -2), w1, w3, w2, self._activate)
-        return rows.view(*x.shape[:-1], -1)
+from statewell.models.parts import Linear, RMSNorm
 
 
 class MoE(nn.Module):
@@ -40,7 +24,7 @@ class MoE(nn.Module):
     def __init__(self, spec: MoESpec, width: int, eps: float) -> None:
         super().__init__()
         self.router = router(spec, width)
-        self.experts = DenseExperts(spec, width)
+        self.experts: Experts = DenseExperts(spec, width)
         self.shared = GatedMLP(spec.activation, spec.shared_width, width)
         if spec.shared_gate:
             self.shared_gate = Linear(width, 1)
@@ -67,7 +51,7 @@ class LatentMoE(nn.Module):
         super().__init__()
         self.router = router(spec, width)
         self.latent_down_proj = Linear(width, spec.latent)
-        self.experts = DenseExperts(spec, spec.latent)
+        self.experts: Experts = DenseExperts(spec, spec.latent)
         self.latent_norm = RMSNorm(spec.latent, eps)
         self.latent_up_proj = Linear(spec.latent, width)
         self.shared = GatedMLP(spec.activation, spec.shared_width, width)
