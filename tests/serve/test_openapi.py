@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from tests.serve.live import Live
+
+NAME = "gated_deltanet:nano"
 
 ROUTES = {
     ("POST", "/v1/chat/completions"), ("POST", "/v1/completions"), ("GET", "/v1/models"), ("GET", "/v1/models/{model}"),
@@ -41,13 +44,19 @@ def fuzzed(server: Live, examples: int) -> None:
         @bounded
         @given(case=operation.ok().as_strategy())
         def check(case):
-            case.call_and_validate(base_url=server.url, timeout=60)
+            # what one model's vocabulary and format have no words for, the document cannot tell
+            left_out = [positive_data_acceptance] if case.path in ("/tokenize", "/detokenize") else []
+            case.call_and_validate(base_url=server.url, timeout=60, excluded_checks=left_out)
+            if isinstance(case.body, dict) and case.body.keys() & {"messages", "prompt"}:
+                # the same for the model that is here, so that what it asks for is really done; not all of it can be
+                case.body = case.body | {"model": NAME, "max_tokens": 3}
+                case.call_and_validate(base_url=server.url, timeout=60, excluded_checks=[positive_data_acceptance])
 
         check()
 
 
 def test_a_few_answers_to_every_route_are_as_the_document_says(server: Live):
-    fuzzed(server, 4)
+    fuzzed(server, 2)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 import statewell as sw
+from statewell.engine.conversation import Conversation, Turn
 from statewell.serve.limits import Limits
 from tests.serve.live import Live, config_in, empty, live
 
@@ -52,12 +53,23 @@ def test_a_session_is_saved_listed_restored_forked_and_deleted(http, server: Liv
     assert http.get("/v1/sessions/b").json()["tokens"] == saved["tokens"]
 
 
-def test_a_chats_session_keeps_its_messages(http):
+def test_a_chats_session_keeps_its_messages(http, server: Live, model):
     hello = [{"role": "user", "content": "hello"}]
     answer = http.post("/v1/chat/completions", json={"model": NAME, "messages": hello, "max_tokens": 4}).json()
     saved = http.post("/v1/sessions", json={"name": "chat", "response_id": answer["id"]}).json()
     reply = answer["choices"][0]["message"]["content"]
     assert saved["messages"] == [*hello, {"role": "assistant", "content": reply}]
+    # the terminal's chat goes on with it, and the other way round
+    talk = Conversation(model)
+    assert talk.load(server.served.sessions._folder / "open" / "chat.safetensors") == saved["tokens"]
+    (turn,) = [piece for piece in talk.ask("and?") if isinstance(piece, Turn)]
+    assert turn.usage.reuse.tokens == saved["tokens"]
+    talk.save(server.served.sessions._folder / "open" / "talked.safetensors")
+    server.call(empty)
+    talked = http.post("/v1/sessions/talked/restore").json()
+    following = [*talked["messages"], {"role": "user", "content": "so?"}]
+    next_turn = http.post("/v1/chat/completions", json={"model": NAME, "messages": following, "max_tokens": 2}).json()
+    assert next_turn["usage"]["statewell"]["reused"] == talked["tokens"]
 
 
 def test_a_name_stays_in_its_folder_and_is_used_once(http):

@@ -33,12 +33,21 @@ def serve(
     draft: Annotated[int, typer.Option(help="Tokens guessed ahead from repeated text.", min=0, max=32)] = 0,
     drain: Annotated[int, typer.Option(help="Seconds that what runs gets to finish on SIGTERM.", min=0)] = 30,
     layers: Annotated[str | None, typer.Option(metavar="A:B", help="Only these layers, counted from 0.")] = None,
+    experts: Annotated[
+        str,
+        typer.Option(metavar="dense|packed|disk", help="MXFP4 experts: unpacked, as they are, or read when chosen."),
+    ] = "packed",
+    expert_cache: Annotated[
+        str | None,
+        typer.Option(help="With --experts disk: bytes of experts kept in memory, such as 8Gi (the default)."),
+    ] = None,
 ) -> None:
     """Serve MODEL over HTTP with OpenAI's API, until Ctrl-C or SIGTERM.
 
     Memory of earlier requests is used again where prompts begin alike; each answer says how much was, and if not why.
     """
     budget = parse_count(memory_budget)
+    cache_bytes = None if expert_cache is None else parse_count(expert_cache)
     engine = EngineConfig(rows=rows, memory_budget=budget, prefill_chunk=prefill_chunk, state_every=state_every)
     try:
         from statewell.serve.run import ServeConfig, sessions_folder
@@ -57,7 +66,7 @@ def serve(
         drain_s=drain,
         engine=engine,
     )
-    loaded = load(model, layers=layers)
+    loaded = load(model, experts=experts, expert_cache=cache_bytes, layers=layers)
 
     def ready(address: str) -> None:
         say(

@@ -11,9 +11,10 @@ FAILURES: Responses = {
     "4XX": {"model": shapes.ErrorReply, "description": "Refused."},
     "5XX": {"model": shapes.ErrorReply, "description": "Not done."},
 }
+_EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
 EVENTS: Responses = {
     200: {
         "description": "The answer, or with `stream` server-sent events: one JSON document each, then [DONE].",
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        "content": {"text/event-stream": {"schema": _EVENT}},
     }
 }

@@ -24,7 +24,7 @@ from statewell.serve.schemas import (
     SchemaFormat,
 )
 from statewell.serve.served import Served
-from statewell.text.chat import Chat, chat_from_json
+from statewell.text.chat import NOTHING_SAID, Chat, chat_from_json, texts_said
 
 MOST_CHOICES = 128  # of all prompts of a request together
 COMPLETION_TOKENS, CHAT_TOKENS = 16, 1024
@@ -112,9 +112,11 @@ async def chat_ask(served: Served, body: ChatRequest, owner: str) -> Ask:
     if body.top_logprobs is not None and not body.logprobs:
         raise RefusedError(400, "invalid_value", "top_logprobs needs logprobs to be true.", "top_logprobs")
     chat = chat_of(served, body, constraint is None)
+    before = served.recent.before(owner, [message_of(each) for each in body.messages])
+    said = NOTHING_SAID if before is None else texts_said(served.tokenizer, before.ids)
     template, stops = served.template, (*served.template.stop, *body.stops)
     request = Request(
-        prompt=tuple(template.ids(chat)) or (served.tokenizer.separator,),
+        prompt=tuple(template.ids(chat, said)) or (served.tokenizer.separator,),
         max_tokens=body.max_completion_tokens or body.max_tokens or CHAT_TOKENS,
         sampling=sampling_of(body),
         choices=body.n or 1,

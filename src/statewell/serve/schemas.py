@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
 from statewell.engine.sampling import LARGEST_SEED
 
@@ -17,14 +17,27 @@ MOST_PROMPT = 2**20  # token ids
 MOST_STOPS = 16
 SESSION_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
 
+
+def _whole(value: object) -> object:
+    # JSON has one kind of number, and its schemas call 2.0 an integer
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 Text = StrictStr
-Whole = StrictInt
-Number = StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)]
+# goes last, after the limits: pydantic leaves limits that stand after it out of the schema
+WHOLE = BeforeValidator(_whole)
+Whole = Annotated[StrictInt, WHOLE]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Stop = Annotated[Text, Field(min_length=1, max_length=256)]
-TokenId = Annotated[Whole, Field(ge=0, le=2**31 - 1)]
+TokenId = Annotated[StrictInt, Field(ge=0, le=2**31 - 1), WHOLE]
 TokenIds = Annotated[list[TokenId], Field(min_length=1, max_length=MOST_PROMPT)]
 SessionName = Annotated[Text, Field(pattern=SESSION_NAME)]
 Object = dict[str, object]
+Biases = Annotated[
+    dict[Annotated[str, Field(pattern="^[0-9]{1,9}$")], Annotated[Number, Field(ge=-100, le=100)]],
+    # without it the document would allow other names beside those of the pattern
+    Field(max_length=1024, json_schema_extra={"additionalProperties": False}),
+]
 
 
 class Body(BaseModel):
@@ -42,17 +55,21 @@ class Choosing(Body):
     """How tokens are chosen, how many, and when to end: in every request for text."""
 
     model: Text = Field(max_length=256, description="The name /v1/models gives.")
-    n: Annotated[Whole, Field(ge=1, le=128)] | None = None
+    n: Annotated[StrictInt, Field(ge=1, le=128), WHOLE] | None = None
     temperature: Annotated[Number, Field(ge=0, le=100)] | None = Field(None, description="1 by default, 0 is greedy.")
     top_p: Annotated[Number, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[Whole, Field(ge=1, le=2**31 - 1)] | None = None
+    top_k: Annotated[StrictInt, Field(ge=1, le=2**31 - 1), WHOLE] | None = None
     min_p: Annotated[Number, Field(ge=0, lt=1)] | None = None
-    seed: Annotated[Whole, Field(ge=0, le=LARGEST_SEED)] | None = Field(None, description="A random one by default.")
+    seed: Annotated[StrictInt, Field(ge=0, le=LARGEST_SEED), WHOLE] | None = Field(
+        None, description="A random one by default."
+    )
     presence_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
-    repetition_penalty: Annotated[Number, Field(gt=0, le=100)] | None = None
-    logit_bias: dict[str, Annotated[Number, Field(ge=-100, le=100)]] | None = Field(None, max_length=1024)
-    beams: Annotated[Whole, Field(ge=1, le=128)] | None = Field(None, description="More than 1: beam search.")
+    repetition_penalty: Annotated[Number, Field(ge=0.01, le=100)] | None = None
+    logit_bias: Biases | None = None
+    beams: Annotated[StrictInt, Field(ge=1, le=128), WHOLE] | None = Field(
+        None, description="More than 1: beam search."
+    )
     stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)] | None = None
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
@@ -63,13 +80,6 @@ class Choosing(Body):
     def stops(self) -> tuple[str, ...]:
         """All stop strings."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-
-    @field_validator("logit_bias")
-    @classmethod
-    def _ids(cls, value: dict[str, float] | None) -> dict[str, float] | None:
-        if value is not None and not all(key.isascii() and key.isdigit() and len(key) < 10 for key in value):
-            raise ValueError("logit_bias names tokens by their ids, in digits")
-        return value
 
 
 class JsonSchema(Body):
@@ -97,10 +107,10 @@ class CompletionRequest(Choosing):
         | Annotated[list[Text], Field(min_length=1, max_length=128)]
         | Annotated[list[TokenIds], Field(min_length=1, max_length=128)]
     ) = Field(description="Text or token ids, one prompt or several.")
-    max_tokens: Annotated[Whole, Field(ge=0, le=MOST_TOKENS)] | None = Field(
+    max_tokens: Annotated[StrictInt, Field(ge=0, le=MOST_TOKENS), WHOLE] | None = Field(
         None, description="16 by default; 0, with echo, only scores the prompt."
     )
-    logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
+    logprobs: Annotated[StrictInt, Field(ge=0, le=20), WHOLE] | None = None
     echo: StrictBool | None = None
     response_format: PlainFormat | SchemaFormat | None = None
 
@@ -160,12 +170,12 @@ class ChatRequest(Choosing):
     """Answer in a conversation."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=4096)]
-    max_tokens: Annotated[Whole, Field(ge=1, le=MOST_TOKENS)] | None = None
-    max_completion_tokens: Annotated[Whole, Field(ge=1, le=MOST_TOKENS)] | None = Field(
+    max_tokens: Annotated[StrictInt, Field(ge=1, le=MOST_TOKENS), WHOLE] | None = None
+    max_completion_tokens: Annotated[StrictInt, Field(ge=1, le=MOST_TOKENS), WHOLE] | None = Field(
         None, description="Goes before max_tokens; 1,024 where neither is given."
     )
     logprobs: StrictBool | None = None
-    top_logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[StrictInt, Field(ge=0, le=20), WHOLE] | None = None
     tools: Annotated[list[Tool], Field(max_length=128)] | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
     parallel_tool_calls: StrictBool | None = Field(None, description="Changes nothing here.")
@@ -176,12 +186,18 @@ class ChatRequest(Choosing):
     store: StrictBool | None = Field(None, description="Changes nothing here.")
 
 
-class TokenizeRequest(Body):
-    """Text to token ids, or a conversation as the model would read it."""
+class TokenizeText(Body):
+    """Text to token ids."""
 
     model: Text | None = Field(None, max_length=256)
-    prompt: Text | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=4096)] | None = None
+    prompt: Text
+
+
+class TokenizeChat(Body):
+    """A conversation to token ids, as the model would read it."""
+
+    model: Text | None = Field(None, max_length=256)
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=4096)]
 
 
 class DetokenizeRequest(Body):

@@ -13,6 +13,7 @@ from statewell.memory.base import Snapshot
 from statewell.serve import shapes
 from statewell.serve.documented import FAILURES
 from statewell.serve.failures import RefusedError
+from statewell.serve.recent import Answer
 from statewell.serve.schemas import SESSION_NAME, ForkRequest, SaveRequest
 from statewell.serve.security import owner_of
 from statewell.serve.served import Served
@@ -39,10 +40,7 @@ def router(served: Served) -> APIRouter:
             message = f"{body.response_id!r} is no recent answer; ask again, then save."
             raise RefusedError(404, "response_not_found", message, "response_id")
         snapshot = await served.service.call(lambda engine: _snapshot(engine, owner, answer.ids))
-        (length,) = snapshot.lengths
-        saved = await asyncio.to_thread(
-            served.sessions.save, owner, body.name, snapshot, answer.ids[:length], answer.messages
-        )
+        saved = await asyncio.to_thread(served.sessions.save, body.name, snapshot, answer)
         return _whole(served, saved)
 
     @routes.get("/{name}")
@@ -56,6 +54,8 @@ def router(served: Served) -> APIRouter:
         owner = owner_of(http.scope)
         session, snapshot = await asyncio.to_thread(served.sessions.load, owner, name)
         await served.service.call(lambda engine: _take_in(engine, owner, session, snapshot))
+        # the next turn is then written in the tokens that were said
+        served.recent.keep(f"session-{name}", Answer(owner, session.ids + session.unread, session.messages))
         return _whole(served, session)
 
     @routes.post("/{name}/fork")
@@ -73,25 +73,21 @@ def router(served: Served) -> APIRouter:
 
 
 def _snapshot(engine: Engine, owner: str, ids: tuple[int, ...]) -> Snapshot:
-    held = engine.reuse.find(owner, ids)
-    if held is None:
+    snapshot = engine.reuse.snapshot(owner, ids)
+    if snapshot is None:
         raise RefusedError(409, "evicted", "The answer's memory was let go to make room; ask again, then save.")
-    return engine.memory.snapshot(held)
+    return snapshot
 
 
 def _take_in(engine: Engine, owner: str, session: SavedSession, snapshot: Snapshot) -> None:
     """Runs in the engine's thread. Raises RefusedError where there is no room now, CheckpointError for a misfit."""
-    vocab, page = engine.model.config.vocab, engine.memory.page
+    vocab = engine.model.config.vocab
     if any(token >= vocab for token in session.ids):
         raise RefusedError(409, "session_unusable", f"The session {session.name!r} is damaged; delete it.", "name")
-    pages = -(-len(session.ids) // page) * engine.memory.page_bytes
-    if not engine.reuse.make_room(engine.budget.spec.fixed_bytes + pages):
-        raise RefusedError(503, "busy", "There is no memory for the session now; try again later.")
     try:
-        held = engine.memory.take_in(snapshot)
+        engine.reuse.take_in(owner, session.ids, snapshot)
     except LimitError:
-        raise RefusedError(503, "busy", "All rows are in use; try again later.") from None
-    engine.reuse.keep_held(owner, session.ids, held)
+        raise RefusedError(503, "busy", "There is no room for the session now; try again later.") from None
 
 
 def _card(served: Served, session: SavedSession) -> shapes.SessionCard:

@@ -13,18 +13,20 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from safetensors import SafetensorError
 
 from statewell.config.numbers import format_bytes
 from statewell.errors import CheckpointError
 from statewell.formats.files import write_atomically
-from statewell.formats.safetensors import read_header
+from statewell.formats.safetensors import Header, read_header
 from statewell.formats.strict_json import parse_json
 from statewell.memory.base import Snapshot
 from statewell.memory.snapshot import load_snapshot, save_snapshot
 from statewell.serve.failures import RefusedError
 from statewell.serve.limits import Limits
+from statewell.serve.recent import Answer
 from statewell.serve.schemas import SESSION_NAME
 
 SUFFIX = ".safetensors"
@@ -32,10 +34,13 @@ SUFFIX = ".safetensors"
 
 @dataclass(frozen=True, kw_only=True)
 class SavedSession:
-    """ids: that the memory has taken in. messages: of a chat. fingerprint: of the model. created: Unix time."""
+    """ids: that the memory has taken in. unread: that follow them. messages: of a chat. fingerprint: of the model.
+    created: Unix time.
+    """
 
     name: str
     ids: tuple[int, ...]
+    unread: tuple[int, ...]
     messages: Sequence[Mapping[str, object]] | None
     fingerprint: str
     bytes: int
@@ -60,21 +65,22 @@ class Sessions:
             self._known = self._ask()
         return self._known
 
-    def save(
-        self,
-        owner: str,
-        name: str,
-        snapshot: Snapshot,
-        ids: Sequence[int],
-        messages: Sequence[Mapping[str, object]] | None,
-    ) -> SavedSession:
-        """Write a new one, whole or not at all. Raises RefusedError for a name in use, too many, or a full disk."""
-        notes = {"ids": json.dumps(list(ids)), "messages": json.dumps(messages)}
+    def save(self, name: str, snapshot: Snapshot, answer: Answer) -> SavedSession:
+        """Write a new one, whole or not at all. Raises RefusedError for a name in use, too many, or a full disk.
+
+        snapshot: of the memory after the first of the answer's tokens; as `Conversation.save` writes it.
+        """
+        (length,) = snapshot.lengths
+        notes = {
+            "ids": json.dumps(answer.ids[:length]),
+            "unread": json.dumps(answer.ids[length:]),
+            "messages": json.dumps(answer.messages),
+        }
         size = sum(tensor.nbytes for tensor in snapshot.tensors.values())
         with self._lock:
-            path = self._place(owner, name, size)
+            path = self._place(answer.owner, name, size)
             self._write(path, lambda: save_snapshot(path, snapshot, self.fingerprint, notes))
-        return self.open(owner, name)
+        return self.open(answer.owner, name)
 
     def fork(self, owner: str, name: str, new: str) -> SavedSession:
         """Copy one. Raises RefusedError as `save` does, and for one that is not there."""
@@ -170,18 +176,23 @@ def _copy(source: Path, target: Path) -> None:
 
 def _read(path: Path) -> SavedSession:
     header = read_header(path)
-    ids = parse_json(header.metadata.get("note.ids", "").encode(), "a session's ids")
     messages = parse_json(header.metadata.get("note.messages", "null").encode(), "a session's messages")
-    if not isinstance(ids, list) or not all(type(token) is int and token >= 0 for token in ids):
-        raise CheckpointError(f"The session {path.stem} does not say which tokens it holds; delete it.")
     if messages is not None and not isinstance(messages, list):
         raise CheckpointError(f"The session {path.stem} holds messages that are none; delete it.")
     status = path.stat()
     return SavedSession(
         name=path.stem,
-        ids=tuple(ids),  # pyright: ignore[reportArgumentType]
+        ids=_ids(header, "ids", path.stem),
+        unread=_ids(header, "unread", path.stem),
         messages=messages,
         fingerprint=header.metadata.get("fingerprint", ""),
         bytes=status.st_size,
         created=int(status.st_mtime),
     )
+
+
+def _ids(header: Header, note: str, name: str) -> tuple[int, ...]:
+    ids = parse_json(header.metadata.get(f"note.{note}", "[]").encode(), f"a session's {note}")
+    if not isinstance(ids, list) or not all(type(token) is int and token >= 0 for token in ids):
+        raise CheckpointError(f"The session {name} does not say which tokens it holds; delete it.")
+    return tuple(cast(list[int], ids))

@@ -7,10 +7,9 @@ from fastapi.responses import JSONResponse, Response
 
 from statewell.serve import shapes
 from statewell.serve.documented import FAILURES
-from statewell.serve.failures import RefusedError
 from statewell.serve.metrics import CONTENT_TYPE
 from statewell.serve.prompts import message_of, text_ids
-from statewell.serve.schemas import DetokenizeRequest, TokenizeRequest
+from statewell.serve.schemas import DetokenizeRequest, TokenizeChat, TokenizeText
 from statewell.serve.served import Served
 from statewell.text.chat import chat_from_json
 
@@ -31,16 +30,14 @@ def router(served: Served) -> APIRouter:
         return card
 
     @routes.post("/tokenize")
-    async def tokenize(body: TokenizeRequest) -> shapes.Tokens:
+    async def tokenize(body: TokenizeText | TokenizeChat) -> shapes.Tokens:
         """Token ids of a prompt, or of a conversation as the model would read it."""
         served.require_model(body.model)
-        if (body.prompt is None) == (body.messages is None):
-            raise RefusedError(400, "invalid_value", "Give a prompt or messages, and not both.", "prompt")
-        if body.messages is not None:
+        if isinstance(body, TokenizeText):
+            ids = list(text_ids(served, body.prompt))
+        else:
             chat = chat_from_json({"messages": [message_of(message) for message in body.messages]})
             ids = list(served.template.ids(chat))
-        else:
-            ids = list(text_ids(served, body.prompt or ""))
         return shapes.Tokens(tokens=ids, count=len(ids), max_model_len=served.context)
 
     @routes.post("/detokenize")
