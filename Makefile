@@ -21,7 +21,7 @@ define install
 	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints/packages.txt $$keep --no-build-isolation -e '.$(1)'
 endef
 
-.PHONY: install demo test check fuzz lint clean
+.PHONY: install demo test check fuzz sanitize neon lint clean
 install: .venv/bin/python
 	$(call install,)
 
@@ -34,7 +34,7 @@ install-test: .venv/bin/python
 test: install-test
 	$(BIN)/python -m pytest -m 'not slow and not gpu'
 
-check: install-test
+check: install-test $(if $(filter 1,$(STATEWELL_NATIVE)),sanitize)
 	$(BIN)/python -m pytest -m 'not gpu'
 
 # Longer than `make check` does it: each target for FUZZ_SECONDS.
@@ -42,6 +42,30 @@ FUZZ_SECONDS ?= 120
 fuzz: .venv/bin/python
 	$(call install,[test$(comma)fuzz])
 	$(BIN)/python -m tests.fuzz.run --runs 10000000 --seconds $(FUZZ_SECONDS)
+
+# The program that checks the kernels without Python (tests/native). $(1): its folder in build/, $(2): options of cmake.
+CMAKE := $(or $(shell command -v cmake),$(BIN)/cmake)
+VECTORS := tests/golden/native/kernels.safetensors
+define program
+@$(CMAKE) -S . -B build/$(1) -DSTATEWELL_PROGRAM=ON $(2) >build/$(1).log || { cat build/$(1).log; exit 1; }
+@$(CMAKE) --build build/$(1) --parallel $(shell nproc 2>/dev/null || echo 2) >build/$(1).log || { cat build/$(1).log; exit 1; }
+endef
+
+$(BIN)/cmake: .venv/bin/python
+	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints/packages.txt cmake
+
+# Stops at the first address or undefined behaviour that the sanitizers refuse, on every instruction set.
+sanitize: $(CMAKE)
+	@mkdir -p build
+	$(call program,sanitize,-DSTATEWELL_SANITIZE=address$(comma)undefined -DSTATEWELL_OPTIMISE=-O1)
+	build/sanitize/check_kernels $(VECTORS)
+
+# Compiled for 64-bit ARM and run by an emulator, which cannot start a thread in a forked child.
+neon: $(CMAKE)
+	@command -v aarch64-linux-gnu-g++ >/dev/null && command -v qemu-aarch64 >/dev/null || { echo "make neon needs a compiler for 64-bit ARM and an emulator; on Debian: apt install g++-aarch64-linux-gnu qemu-user" >&2; exit 2; }
+	@mkdir -p build
+	$(call program,neon,-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++)
+	qemu-aarch64 -L /usr/aarch64-linux-gnu build/neon/check_kernels $(VECTORS) --no-fork
 
 lint: .venv/bin/python
 	$(call install,[test$(comma)lint])

@@ -9,12 +9,16 @@ is written where `--folder` says, run by processes of their own within 16 GiB, a
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import multiprocessing
 import os
 import resource
 import shutil
+import signal
+import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -42,15 +46,18 @@ from statewell.plan.weights import stored_bytes
 
 LIMIT = 16 * 2**30  # bytes of memory that a run may take
 SPARE = 4 * 2**30  # bytes of disk to leave to others
-PROMPT, STEPS = 4, 6
+PROMPT, STEPS = 3, 1
 TOLD = 1.3  # of the time of reading and computing apart
+# Weights are converted to float32 at each use: the processes keep what they free for the next, instead of handing it
+# back and getting it again page by page. Read by the C library when a process starts.
+KEEP_FREED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(LIMIT)}
 
 
 def form(name: str) -> ModelConfig:
-    """The released model with few layers: its first two, or five with both mixers, 32 experts and groups of two."""
+    """The released model with its first and last layers, or five with both mixers, 32 experts and groups of two."""
     released = RELEASED["kimi-k3"]
     if name == "2-layers":
-        return replace(released, name="kimi-k3-2-layers", layers=released.layers[:2])
+        return replace(released, name="kimi-k3-2-layers", layers=(released.layers[0], released.layers[-1]))
     layers = [released.layers[index] for index in (0, 1, 2, 3, -1)]
     fewer = [
         replace(layer, ffn=replace(layer.ffn, experts=32)) if isinstance(layer.ffn, LatentMoESpec) else layer
@@ -135,8 +142,11 @@ def loaded(folder: Path, experts: str, capacity: int | None) -> tuple[LanguageMo
 
 def in_a_process(run, *arguments) -> dict:
     """`run(*arguments)` in an interpreter of its own, with the most memory it took."""
+    begin = time.perf_counter()
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as processes:
-        return processes.submit(measured, run, *arguments).result()
+        found = processes.submit(measured, run, *arguments).result()
+    print(f"{run.__name__} {arguments[1:-1]}: {time.perf_counter() - begin:.0f} s", flush=True)
+    return found
 
 
 @torch.no_grad()
@@ -155,39 +165,38 @@ def once(folder: Path, experts: str, capacity: int | None, ids: torch.Tensor) ->
     return {"digest": digest, "seconds": seconds, "weights": weights, "memory": memory, "cache": figures}
 
 
-def against_its_parts(folder: Path, capacity: int, ids: torch.Tensor) -> dict:
+def against_its_parts(folder: Path, capacity: int, rounds: int, ids: torch.Tensor) -> dict:
     """A pass that reads what it misses; the same pass with nothing to read; the same bytes read and nothing else.
 
-    The files leave the system's cache before each reading. Another token comes first, so that all
-    else is in memory.
+    The experts' bytes leave the system's cache before each reading. One pass comes before, so that all else is in
+    memory.
     """
     model, weights = loaded(folder, "disk", capacity)
     cache = expert_cache(model)
     assert cache is not None
-    model((ids[:, :1] + 1) % model.config.vocab, model.new_memory(1))
-    before, misses = cache.held(), cache.figures.misses
-    forget(folder)
-    _, reading, _ = logits(model, ids)
-    missed = [expert for expert in cache.held() if expert not in before]
-    assert cache.figures.misses - misses == len(missed), "the cache is too small to compare"
-    digest, computing, memory = logits(model, ids)
-    forget(folder)
-    return {
-        "digest": digest,
-        "weights": weights,
-        "memory": memory,
-        "missed_bytes": sum(map(expert_bytes, missed)),
-        "run_s": sum(reading),
-        "compute_s": sum(computing),
-        "read_s": read_alone(missed),
-    }
+    logits(model, ids)
+    missed = cache.held()
+    missed_bytes = sum(map(expert_bytes, missed))
+    seconds: dict[str, list[float]] = {"run": [], "compute": [], "read": []}
+    for _ in range(rounds):
+        cache.empty()
+        forget(missed)
+        before = cache.figures.read_bytes
+        _, running, _ = logits(model, ids)
+        assert cache.figures.read_bytes - before == missed_bytes, "the cache is too small to compare"
+        digest, computing, memory = logits(model, ids)
+        forget(missed)
+        for name, taken in (("run", sum(running)), ("compute", sum(computing)), ("read", read_alone(missed))):
+            seconds[name].append(taken)
+    return {"digest": digest, "weights": weights, "memory": memory, "missed_bytes": missed_bytes, "seconds": seconds}
 
 
-def forget(folder: Path) -> None:
-    """Let the system drop the files' pages that no process has mapped."""
-    for file in folder.glob("*.safetensors"):
-        with open(file, "rb") as opened:
-            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+def forget(experts: list[StoredExpert]) -> None:
+    """Let the system drop these bytes. Only these: whole files would take the mapped weights along."""
+    for path in {stored.path for expert in experts for stored in expert}:
+        with open(path, "rb") as opened:
+            for stored in (stored for expert in experts for stored in expert if stored.path == path):
+                os.posix_fadvise(opened.fileno(), stored.entry.begin, stored.entry.nbytes, os.POSIX_FADV_DONTNEED)
 
 
 def read_alone(experts: list[StoredExpert]) -> float:
@@ -212,14 +221,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("form", choices=["2-layers", "5-layers"])
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="where there is room")
+    parser.add_argument(
+        "--write-only", action="store_true", help="leave the checkpoint to a later run, which deletes it"
+    )
     parser.add_argument("--json", type=Path, help="record the result in this file")
     asked = parser.parse_args()
     config = form(asked.form)
+    folder = asked.folder / config.name
     needed, free = stored_bytes(config) + SPARE, shutil.disk_usage(asked.folder).free
-    if free < needed:
+    if not folder.exists() and free < needed:
         parser.error(f"{asked.folder} has {free:,} bytes free, {needed:,} are needed; name another --folder.")
-    with tempfile.TemporaryDirectory(dir=asked.folder) as made:
-        result = run(config, Path(made))
+    os.environ.update(KEEP_FREED)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the folder goes also then
+    with contextlib.ExitStack() as leaving:
+        leaving.callback(shutil.rmtree, folder)
+        if not folder.exists():
+            folder.mkdir()
+            write(config, folder)
+        if asked.write_only:
+            leaving.pop_all()
+            return
+        result = run(config, folder)
     report(result.pop("rows"), asked.json)
     print(json.dumps(result, indent=1))
     if asked.json is not None:
@@ -227,10 +249,7 @@ def main() -> None:
 
 
 def run(config: ModelConfig, folder: Path) -> dict:
-    """Write, run and check; what was found."""
-    begin = time.perf_counter()
-    write(config, folder)
-    written = time.perf_counter() - begin
+    """Run and check; what was found."""
     listing = open_listing(folder)
     listing.require_whole()
     on_disk = sum(stored.entry.nbytes for stored in listing.tensors.values())
@@ -239,13 +258,14 @@ def run(config: ModelConfig, folder: Path) -> dict:
     roomy = layer.packed_bytes * min(160, layer.count * len(experts_at(config)))
     passes = {
         "smallest cache": in_a_process(once, folder, "disk", layer.packed_bytes * layer.at_once, ids),
-        "roomy cache": in_a_process(against_its_parts, folder, roomy, ids),
+        "roomy cache": in_a_process(against_its_parts, folder, roomy, 2 if layer.count <= 32 else 3, ids),
     }
     if layer.count <= 32:
         passes["packed in memory"] = in_a_process(once, folder, "packed", None, ids)
-    parts = passes["roomy cache"]
-    ratio = parts["run_s"] / (parts["read_s"] + parts["compute_s"])
-    rows = [row(f"{name}, {PROMPT + STEPS} tokens", [parts[name]]) for name in ("run_s", "read_s", "compute_s")]
+    seconds = passes["roomy cache"]["seconds"]
+    middle = {name: statistics.median(taken) for name, taken in seconds.items()}
+    ratio = middle["run"] / (middle["read"] + middle["compute"])
+    rows = [row(f"{name}, {PROMPT + STEPS} tokens", taken) for name, taken in seconds.items()]
     checks = {
         "file bytes as planned": on_disk == stored_bytes(config),
         "weights in memory as planned": all(p["weights"]["planned"] == p["weights"]["held"] for p in passes.values()),
@@ -261,9 +281,9 @@ def run(config: ModelConfig, folder: Path) -> dict:
     return {
         "rows": rows,
         "model": config.name,
+        "environment": KEEP_FREED,
         "file_bytes": on_disk,
         "planned_file_bytes": stored_bytes(config),
-        "write_s": written,
         "run_over_read_and_compute": ratio,
         "passes": passes,
         "checks": checks,

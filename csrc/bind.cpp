@@ -8,37 +8,12 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels.h"
+#include "instruction_sets.h"
 
 namespace nb = nanobind;
 
 namespace statewell {
 namespace {
-
-struct InstructionSet {
-    const char* name;
-    const Kernels* kernels;
-    bool runs_here;
-};
-
-// Fastest first; a build lists what it was compiled for, an integer argument picks by place.
-const std::vector<InstructionSet>& instruction_sets() {
-    static const std::vector<InstructionSet> sets = [] {
-        std::vector<InstructionSet> all;
-#if defined(STATEWELL_X86)
-        const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-        const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-                            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-        all.push_back({"avx512", kernels_avx512(), avx512});
-        all.push_back({"avx2", kernels_avx2(), avx2});
-#elif defined(STATEWELL_ARM)
-        all.push_back({"neon", kernels_neon(), true});
-#endif
-        all.push_back({"scalar", kernels_scalar(), true});
-        return all;
-    }();
-    return sets;
-}
 
 // What Python passes for a C++ argument: an address for a pointer, the value itself otherwise.
 template <class T>
@@ -52,7 +27,7 @@ T received(Passed<T> value) {
         return value;
 }
 
-// A Python function (instruction set, *arguments of the kernel) that runs without the interpreter's lock.
+// A Python function (place of the instruction set, *arguments of the kernel) that runs without the interpreter's lock.
 template <class... A>
 auto entry(void (*Kernels::*kernel)(A...)) {
     return [kernel](int set, Passed<A>... arguments) {

@@ -11,6 +11,15 @@
 #include <thread>
 #include <vector>
 
+#if defined(STATEWELL_STRICT_SCRATCH)
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_UNPOISON_MEMORY_REGION(start, bytes)
+#define ASAN_POISON_MEMORY_REGION(start, bytes)
+#endif
+#endif
+
 namespace statewell {
 namespace {
 
@@ -123,6 +132,15 @@ struct Buffer {
 };
 thread_local Buffer buffer;
 
+// For the program that checks the kernels: what is left over is NaN, and what was not asked for may not be touched.
+void make_strict([[maybe_unused]] int64_t count) {
+#if defined(STATEWELL_STRICT_SCRATCH)
+    ASAN_UNPOISON_MEMORY_REGION(buffer.at, static_cast<size_t>(buffer.size) * sizeof(float));
+    for (int64_t i = 0; i < count; ++i) buffer.at[i] = __builtin_nanf("");
+    ASAN_POISON_MEMORY_REGION(buffer.at + count, static_cast<size_t>(buffer.size - count) * sizeof(float));
+#endif
+}
+
 }  // namespace
 
 void run_parallel(int threads, int64_t n, void (*body)(void*, int64_t), void* context) {
@@ -155,6 +173,7 @@ float* scratch(int64_t count) {
             throw std::bad_alloc();
         }
     }
+    make_strict(count);
     return buffer.at;
 }
 

@@ -36,8 +36,8 @@ def expected(whole, first: int, last: int):
 )
 @torch.no_grad()
 def test_a_slice_is_its_layers_between_embedding_and_head(folder, layers, first, last):
-    whole = sw.load(GOLDEN / folder, dtype=torch.float32)
-    part = sw.load(GOLDEN / folder, dtype=torch.float32, layers=layers)
+    whole = sw.load(GOLDEN / folder, dtype=torch.float32, experts="dense")
+    part = sw.load(GOLDEN / folder, dtype=torch.float32, experts="dense", layers=layers)
     assert part.config.layers == whole.config.layers[first:last]
     assert torch.equal(part(IDS), expected(whole, first, last))
 

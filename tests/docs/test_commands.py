@@ -2,7 +2,8 @@
 
 A fence is one of: `sh` (its `statewell` lines run in order, in one folder per page; `sh slow` only in the long form),
 `python` (run in order too), `text` (right after a fence of `statewell plan` lines or of Python: their output, to the
-letter). The folder holds `notes/`, some text to train on.
+letter). The folder holds `notes/`, some text to train on. `statewell serve` runs until it listens, on a free port, then
+it is ended as a supervisor would.
 """
 
 from __future__ import annotations
@@ -121,6 +122,9 @@ def test_every_command_of_a_page_runs_and_plans_print_what_is_quoted(page, long,
             continue
         printed, plans = "", [command for command in fence.commands if command.startswith("statewell plan ")]
         for command in fence.commands:
+            if command.startswith("statewell serve "):
+                served(command, folder, environment)
+                continue
             done = subprocess.run(
                 [*RUN, *shlex.split(command, comments=True)[1:]],
                 cwd=folder,
@@ -134,6 +138,17 @@ def test_every_command_of_a_page_runs_and_plans_print_what_is_quoted(page, long,
             printed += done.stdout
         if quoted is not None and plans and plans == fence.commands:
             assert printed.rstrip("\n") == quoted, f"{name(page)}:{fence.line} quotes other output"
+
+
+def served(command: str, folder: Path, environment: dict[str, str]) -> None:
+    words = [*shlex.split(command, comments=True)[1:], "--port", "0", "--sessions", "sessions"]
+    with subprocess.Popen([*RUN, *words], cwd=folder, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        process.terminate()
+        _, rest = process.communicate(timeout=LONGEST_S)
+    assert " at http://127.0.0.1:" in line, line + rest
+    assert process.returncode == 0, rest
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if any(f.language == "python" for f in fences(p))], ids=name)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import statewell as sw
 from tests.checkpoints.released_fixture import stored
-from tests.models.released import outputs
+from tests.models.golden import outputs
 from tests.models.test_golden import FLOAT64_LIMIT, cases, largest, stepwise
 
 GOLDEN = Path(__file__).parent.parent / "golden"

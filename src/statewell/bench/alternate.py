@@ -58,11 +58,15 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Lineup:
-    """The things to be timed in turn, by name, and the rows to make of them. calls: of each in one timed stretch."""
+    """The things to be timed in turn, by name, and the rows to make of them. calls: of each in one timed stretch.
+
+    warm: untimed turns first.
+    """
 
     runs: Mapping[str, Run]
     lines: Sequence[Line]
     calls: int = 1
+    warm: int = WARM
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +107,7 @@ def repeated(call: Run, times: int) -> Run:
 def time_lineup(lineup: Lineup, rounds: int) -> list[SpeedRow]:
     """The lines of `lineup`, in milliseconds of one call."""
     runs = {name: repeated(run, lineup.calls) for name, run in lineup.runs.items()}
-    taken = alternate(runs, rounds)
+    taken = alternate(runs, rounds, lineup.warm)
     each = {name: [value / lineup.calls for value in values] for name, values in taken.items()}
     return [_timed_row(line, each) for line in lineup.lines]
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from statewell.architectures import ARCHITECTURES
 from statewell.architectures.gpt2 import gpt2
-from statewell.bench.alternate import OURS, Case, Line, Lineup, Run, time_lineup
+from statewell.bench.alternate import OURS, WARM, Case, Line, Lineup, Run, time_lineup
 from statewell.bench.limits import FLOPS, Work
 from statewell.bench.peers import Peer
 from statewell.bench.reach import reaching
@@ -70,7 +70,7 @@ def _six(peers: Sequence[Peer], size: str, T: int, name: str) -> Lineup:
         for architecture, config in configs.items()
         if architecture != BASELINE
     ]
-    return Lineup(runs={**runs, **others}, lines=lines)
+    return Lineup(runs={**runs, **others}, lines=lines, warm=1 if T >= LONG else WARM)
 
 
 def _others(peers: Sequence[Peer], config: ModelConfig, ids: Tensor) -> dict[str, Run]:

@@ -111,6 +111,12 @@ class ExpertCache:
         """The experts that are here or on their way, as they lie in the files."""
         return [self._layers[layer].experts[number] for layer, number in self._held]
 
+    def empty(self) -> None:
+        """Let every expert go, after the reads under way; none may be in use."""
+        wait([slot.arrived for slot in self._held.values()])
+        self._free += [slot.place for slot in self._held.values()]
+        self._held.clear()
+
     def close(self) -> None:
         """Wait for the reads under way and close the files; also done when the cache is no longer used."""
         self._closing()

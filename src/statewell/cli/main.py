@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from statewell import __version__
-from statewell.cli import bench, chat, compare, doctor, export, fetch, generate, inspect, plan, train
+from statewell.cli import bench, chat, compare, doctor, export, fetch, generate, inspect, plan, serve, train
 from statewell.cli.terminal import say
 from statewell.errors import StatewellError
 
@@ -19,6 +19,7 @@ VERBS = {
     "compare": (compare.compare, compare.EXAMPLE),
     "generate": (generate.generate, generate.EXAMPLE),
     "chat": (chat.chat, chat.EXAMPLE),
+    "serve": (serve.serve, serve.EXAMPLE),
     "export": (export.export, export.EXAMPLE),
     "inspect": (inspect.inspect, inspect.EXAMPLE),
     "fetch": (fetch.fetch, fetch.EXAMPLE),

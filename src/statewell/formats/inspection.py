@@ -17,7 +17,7 @@ from statewell.errors import CheckpointError, ConfigError
 from statewell.formats.families import CONFIG, describe
 from statewell.formats.listing import INDEX, SINGLE, Listing, open_listing
 from statewell.formats.safetensors import Header
-from statewell.formats.strict_json import read_json
+from statewell.formats.strict_json import collection_paused, read_json
 from statewell.formats.tensor_entry import DTYPE_BITS, TensorEntry
 
 _SAVED, _SNAPSHOT = "statewell", "statewell-snapshot"
@@ -25,6 +25,7 @@ _LONGEST_CONFIG = 16 * 2**20
 _PACKED, _SCALE = ".weight_packed", ".weight_scale"
 # GPT-2's causal masks, which the released files carry; `c_attn.bias` ends alike and is a parameter
 _MASK = re.compile(r"(?:transformer\.)?h\.[0-9]+\.attn\.(?:masked_)?bias")
+_MASK_ENDS = ("attn.bias", "attn.masked_bias")
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.([0-9]{1,6})\.")
 
 
@@ -55,6 +56,11 @@ class Inspection:
 def inspect(path: Path) -> Inspection:
     """What `path` (a folder, a safetensors file, an index, a snapshot) holds. Raises CheckpointError when it holds
     nothing of the kind; what is merely wrong is in `problems`."""
+    with collection_paused():
+        return _inspect(path)
+
+
+def _inspect(path: Path) -> Inspection:
     listing = open_listing(path)
     whole = path.is_dir() or path.name in (SINGLE, INDEX)
     counts = _Counts(listing.headers)
@@ -99,15 +105,20 @@ class _Counts:
 
 def _surplus(entries: Mapping[str, TensorEntry]) -> int:
     """Elements of a file that are no parameters, less the parameters that two to an element hide."""
-    surplus = 0
-    for name in [name for name in entries if name.endswith((_PACKED, "attn.bias", "masked_bias"))]:
-        entry = entries[name]
-        if _MASK.fullmatch(name):
-            surplus += math.prod(entry.shape)
-        elif name.endswith(_PACKED) and entry.dtype == "U8":
-            scale = entries.get(name[: -len(_PACKED)] + _SCALE)
-            surplus += (0 if scale is None else math.prod(scale.shape)) - entry.nbytes
-    return surplus
+    packed = [name for name in entries if name.endswith(_PACKED)]
+    scales = filter(None, map(entries.get, [name[: -len(_PACKED)] + _SCALE for name in packed]))
+    masks = filter(_MASK.fullmatch, [name for name in entries if name.endswith(_MASK_ENDS)])
+    return (
+        _elements(scales)
+        + _elements(map(entries.__getitem__, masks))
+        - _elements(map(entries.__getitem__, packed), "U8")
+    )
+
+
+def _elements(tensors: Iterable[TensorEntry], dtype: str | None = None) -> int:
+    """Of all tensors, or of those with `dtype`; by kinds, as they are few."""
+    kinds = Counter(map(itemgetter(1, 2), tensors))
+    return sum(math.prod(shape) * count for (kind, shape), count in kinds.items() if dtype in (None, kind))
 
 
 def _numbered_layers(listing: Listing) -> int | None:

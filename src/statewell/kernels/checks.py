@@ -124,11 +124,10 @@ def delta(
     return H, K, HV, V
 
 
-def delta_in_place(op: str, inputs: dict[str, Tensor], state: Tensor, rows: Tensor | None) -> tuple[int, ...]:
+def delta_in_place(op: str, inputs: dict[str, Tensor], state: Tensor) -> tuple[int, ...]:
     """As `delta` for one token of each of N rows, on a state that holds them among others."""
     H, K, HV, V = gated(op, "N", inputs)
     kept(op, "state", state, (HV, K, V), "M, HV, K, V", inputs)
-    named_once(op, rows, inputs["q"].shape[0], state)
     return H, K, HV, V
 
 
@@ -165,14 +164,10 @@ def linear(
     return H, K, HV, V
 
 
-def linear_in_place(
-    op: str, inputs: dict[str, Tensor], state: LinearState, normalize: bool, rows: Tensor | None
-) -> tuple[int, ...]:
+def linear_in_place(op: str, inputs: dict[str, Tensor], S: Tensor, z: Tensor | None) -> tuple[int, ...]:
     """As `linear` for one token of each of N rows, on a state that holds them among others."""
     H, K, HV, V = heads(op, "N", inputs["q"], inputs["k"], inputs["v"])
-    S, z = linear_form(op, state, normalize)
     kept(op, "state", S, (HV, K, V), "M, HV, K, V", inputs)
-    named_once(op, rows, inputs["q"].shape[0], S)
     if z is not None:
         kept(op, "z", z, (HV, K), "M, HV, K", inputs)
         shape(op, "z", z, (S.shape[0], HV, K), "M, HV, K")
@@ -187,6 +182,16 @@ def linear_form(op: str, state: LinearState, normalize: bool) -> tuple[Tensor, T
     return (state, None) if isinstance(state, Tensor) else state
 
 
+def conv_in_place(op: str, x: Tensor, weight: Tensor, state: Tensor) -> tuple[int, int]:
+    """A convolution of one token x [N, D] of each of N rows, on tails that hold theirs among others; D and W."""
+    rank(op, "x", x, "N, D")
+    rank(op, "weight", weight, "D, W")
+    D, W = x.shape[1], weight.shape[1]
+    shape(op, "weight", weight, (D, max(W, 1)), "D, W")
+    kept(op, "state", state, (W - 1, D), "M, W-1, D", {"x": x, "weight": weight})
+    return D, W
+
+
 def required(op: str, state: object) -> None:
     """A single-token operation continues something by definition."""
     if state is None:
@@ -194,29 +199,13 @@ def required(op: str, state: object) -> None:
 
 
 def kept(op: str, name: str, state: Tensor, wanted: tuple[int, ...], letters: str, inputs: dict[str, Tensor]) -> None:
-    """A state [M, ...] that is changed in place: rows next to each other, apart from the inputs, and no graph."""
+    """A state [M, ...] that is changed in place, its rows next to each other."""
     floats(op, {**inputs, name: state})
     shape(op, name, state, (*state.shape[:1], *wanted), letters)
     if not state.is_contiguous():
         raise ShapeError(
             f"{op}: {name} has strides {state.stride()}, one that is changed in place must be contiguous; keep a copy."
         )
-    if state.requires_grad:
-        raise ShapeError(f"{op}: {name} asks for a gradient, a state changed in place has none; detach it.")
-    begin, end = _extent(state)
-    for other, tensor in inputs.items():
-        first, last = _extent(tensor)
-        if first < end and begin < last:
-            raise ShapeError(f"{op}: {other} lies in {name}, which is changed in place; pass a copy of {other}.")
-
-
-def _extent(tensor: Tensor) -> tuple[int, int]:
-    """The addresses of the tensor's first number and past its last."""
-    begin = tensor.data_ptr()
-    if tensor.is_contiguous():
-        return begin, begin + tensor.nbytes
-    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return begin, begin + (last + 1) * tensor.element_size() if tensor.numel() else begin
 
 
 def choices(op: str, index: Tensor, E: int) -> None:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from statewell.errors import ShapeError
-from statewell.kernels import checks
+from statewell.kernels import checks, in_place
 from statewell.kernels.checks import LinearState
 from statewell.kernels.packed import ExpertStream
 from statewell.kernels.pages import Kept
@@ -195,9 +195,11 @@ def linear_step_(
 
     Oracle: tests/kernels/test_in_place.py.
     """
-    dims = checks.linear_in_place("linear_step_", {"q": q, "k": k, "v": v}, state, normalize, rows)
-    held = state if isinstance(state, tuple) else (state,)
-    return _pick("linear_step_", dims, q, k, v, *held)(q, k, v, state, rows, _scale(scale, q), normalize)
+    inputs, (S, z) = {"q": q, "k": k, "v": v}, checks.linear_form("linear_step_", state, normalize)
+    states = {"state": S} if z is None else {"state": S, "z": z}
+    check = partial(checks.linear_in_place, "linear_step_", inputs, S, z)
+    run = in_place.kernel("linear_step_", inputs, states, rows, check)
+    return run(q, k, v, state, rows, _scale(scale, q), normalize)
 
 
 def delta_step_(
@@ -214,8 +216,9 @@ def delta_step_(
     Oracle: tests/kernels/test_in_place.py.
     """
     inputs = {"q": q, "k": k, "v": v, "beta": beta}
-    dims = checks.delta_in_place("delta_step_", inputs, state, rows)
-    return _pick("delta_step_", dims, q, k, v, beta, state)(q, k, v, beta, state, rows, _scale(scale, q))
+    check = partial(checks.delta_in_place, "delta_step_", inputs, state)
+    run = in_place.kernel("delta_step_", inputs, {"state": state}, rows, check)
+    return run(q, k, v, beta, state, rows, _scale(scale, q))
 
 
 def gated_delta_step_(
@@ -233,8 +236,9 @@ def gated_delta_step_(
     Oracle: tests/kernels/test_in_place.py.
     """
     inputs = {"q": q, "k": k, "v": v, "g": g, "beta": beta}
-    dims = checks.delta_in_place("gated_delta_step_", inputs, state, rows)
-    return _pick("gated_delta_step_", dims, q, k, v, g, beta, state)(q, k, v, g, beta, state, rows, _scale(scale, q))
+    check = partial(checks.delta_in_place, "gated_delta_step_", inputs, state)
+    run = in_place.kernel("gated_delta_step_", inputs, {"state": state}, rows, check)
+    return run(q, k, v, g, beta, state, rows, _scale(scale, q))
 
 
 def kda_step_(
@@ -252,8 +256,9 @@ def kda_step_(
     Oracle: tests/kernels/test_in_place.py.
     """
     inputs = {"q": q, "k": k, "v": v, "g": g, "beta": beta}
-    dims = checks.delta_in_place("kda_step_", inputs, state, rows)
-    return _pick("kda_step_", dims, q, k, v, g, beta, state)(q, k, v, g, beta, state, rows, _scale(scale, q))
+    check = partial(checks.delta_in_place, "kda_step_", inputs, state)
+    run = in_place.kernel("kda_step_", inputs, {"state": state}, rows, check)
+    return run(q, k, v, g, beta, state, rows, _scale(scale, q))
 
 
 def attention(
@@ -379,13 +384,9 @@ def short_conv_step_(x: Tensor, weight: Tensor, state: Tensor, rows: Tensor | No
 
     Oracle: tests/kernels/test_in_place.py.
     """
-    checks.rank("short_conv_step_", "x", x, "N, D")
-    checks.rank("short_conv_step_", "weight", weight, "D, W")
-    D, W = x.shape[1], weight.shape[1]
-    checks.shape("short_conv_step_", "weight", weight, (D, max(W, 1)), "D, W")
-    checks.kept("short_conv_step_", "state", state, (W - 1, D), "M, W-1, D", {"x": x, "weight": weight})
-    checks.named_once("short_conv_step_", rows, x.shape[0], state)
-    return _pick("short_conv_step_", (D, W), x, weight, state)(x, weight, state, rows)
+    check = partial(checks.conv_in_place, "short_conv_step_", x, weight, state)
+    run = in_place.kernel("short_conv_step_", {"x": x, "weight": weight}, {"state": state}, rows, check)
+    return run(x, weight, state, rows)
 
 
 def attn_res(sources: Sequence[Tensor], norm_weight: Tensor, proj_weight: Tensor, eps: float = 1e-5) -> Tensor:

@@ -92,6 +92,11 @@ class ChatTemplate(Protocol):
         """The control token that follows an answer's text, None for formats without one."""
         ...
 
+    @property
+    def tells_form(self) -> bool:
+        """Whether it can tell the model what `response_format` asks for."""
+        ...
+
     def segments(self, chat: Chat) -> list[Segment]:
         """The conversation as the model reads it. Raises RequestError for what this format cannot say."""
         ...

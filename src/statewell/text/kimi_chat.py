@@ -30,6 +30,7 @@ class KimiTemplate:
     name = "Kimi Linear"
     stop: tuple[str, ...] = ()
     answer_end: str | None = END
+    tells_form = False
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Raises RequestError, naming the marker, where the tokenizer lacks one."""

@@ -22,6 +22,7 @@ class PlainTemplate:
     name = "plain (this model has no chat format of its own)"
     stop = ("\nUser:", "\nSystem:")
     answer_end: str | None = None
+    tells_form = False
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer

@@ -52,6 +52,7 @@ class XTMLTemplate:
     name = "Kimi K3 (XTML)"
     stop: tuple[str, ...] = ()
     answer_end: str | None = CLOSE
+    tells_form = True
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Raises RequestError, naming the marker, where the tokenizer lacks one."""

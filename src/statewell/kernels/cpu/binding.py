@@ -111,7 +111,8 @@ def laid_out(x: Tensor, axes: int) -> tuple[Tensor, int]:
     projection, is taken as it is.
     """
     if x.is_contiguous():
-        return x, _numel(x.shape[-axes:])
+        # one leading axis: its stride; quick, because a decode step asks for every input
+        return x, x.stride(0) if x.dim() == axes + 1 else _numel(x.shape[-axes:])
     shape, strides = x.shape, x.stride()
     packed = strides[-1] == 1 and (axes == 1 or strides[-2] == shape[-1])
     if packed and (x.dim() == axes + 1 or shape[0] == 1):

@@ -130,10 +130,15 @@ class _Handed:
     def __init__(self, inputs: Inputs) -> None:
         q, _, _, g, _ = inputs
         gate_axes = 1 if g is None or g.dim() < q.dim() else 2
-        axes = (2, 2, 2, gate_axes, 1)
-        pairs = [(None, 0) if x is None else laid_out(x, n) for x, n in zip(inputs, axes, strict=True)]
-        self.tensors = [x for x, _ in pairs]
-        self.arguments = [address(x) for x in self.tensors] + [step for _, step in pairs]
+        self.tensors: list[Tensor] = []
+        addresses, steps = [0] * 5, [0] * 5
+        for i, axes in enumerate((2, 2, 2, gate_axes, 1)):
+            x = inputs[i]
+            if x is not None:
+                held, steps[i] = laid_out(x, axes)
+                addresses[i] = held.data_ptr()
+                self.tensors.append(held)
+        self.arguments = addresses + steps
 
 
 def forward(

@@ -12,7 +12,7 @@ from statewell.kernels.cpu.expert_rows import Combine, Spread, expert_order
 from statewell.kernels.packed import ExpertStream, Packed
 
 # Above this many tokens a torch product on unpacked rows is faster, unpacking counted (docs/design/packed-experts.md).
-MOST_DIRECT = 32
+MOST_DIRECT = 128
 PIECE = 1 << 20  # numbers unpacked at a time: 4 MiB, which stay in the caches
 
 
