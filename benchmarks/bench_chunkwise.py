@@ -115,9 +115,8 @@ def decode(name: str, H: int, K: int, rounds: int) -> list[dict]:
     expected = peer(*x, initial_state=state, output_final_state=True)[0][:, 0]
     torch.testing.assert_close(step(*single, state.clone()), expected, rtol=1e-3, atol=1e-4)
     held = {backend: state.clone() for backend in backend_names()}
-    calls: Runs = {backend: on(backend, partial(step, *single, held[backend])) for backend in held}
-    calls[theirs] = lambda: peer(*x, initial_state=state, output_final_state=True)
-    runs: Runs = {label: repeated(call, 50) for label, call in calls.items()}
+    runs: Runs = {backend: on(backend, repeated(partial(step, *single, held[backend]), 50)) for backend in held}
+    runs[theirs] = repeated(lambda: peer(*x, initial_state=state, output_final_state=True), 50)
     with torch.no_grad():
         return compare(f"50 x {name} step N1 H{H} K=V={K}", runs, rounds, theirs)
 

@@ -19,7 +19,7 @@ from statewell.kernels import ops, registry
 from statewell.kernels.packed import Packed, PackedExpert
 
 EXPERTS, WIDTH, INNER = 16, 3072, 3584
-TOKENS = (1, 4, 16, 64, 256)
+TOKENS = (1, 4, 16, 64)
 
 
 def draw(out: int, width: int, seed: int) -> Packed:

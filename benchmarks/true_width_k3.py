@@ -168,34 +168,35 @@ def once(folder: Path, experts: str, capacity: int | None, ids: torch.Tensor) ->
 def against_its_parts(folder: Path, capacity: int, rounds: int, ids: torch.Tensor) -> dict:
     """A pass that reads what it misses; the same pass with nothing to read; the same bytes read and nothing else.
 
-    The files leave the system's cache before each reading. Another token comes first, so that all
-    else is in memory.
+    The experts' bytes leave the system's cache before each reading. One pass comes before, so that all else is in
+    memory.
     """
     model, weights = loaded(folder, "disk", capacity)
     cache = expert_cache(model)
     assert cache is not None
-    model((ids[:, :1] + 1) % model.config.vocab, model.new_memory(1))
+    logits(model, ids)
+    missed = cache.held()
+    missed_bytes = sum(map(expert_bytes, missed))
     seconds: dict[str, list[float]] = {"run": [], "compute": [], "read": []}
     for _ in range(rounds):
         cache.empty()
-        forget(folder)
-        figures = replace(cache.figures)
+        forget(missed)
+        before = cache.figures.read_bytes
         _, running, _ = logits(model, ids)
-        missed = cache.held()
-        assert cache.figures.misses - figures.misses == len(missed), "the cache is too small to compare"
+        assert cache.figures.read_bytes - before == missed_bytes, "the cache is too small to compare"
         digest, computing, memory = logits(model, ids)
-        forget(folder)
+        forget(missed)
         for name, taken in (("run", sum(running)), ("compute", sum(computing)), ("read", read_alone(missed))):
             seconds[name].append(taken)
-    missed_bytes = sum(map(expert_bytes, missed))
     return {"digest": digest, "weights": weights, "memory": memory, "missed_bytes": missed_bytes, "seconds": seconds}
 
 
-def forget(folder: Path) -> None:
-    """Let the system drop the files' pages that no process has mapped."""
-    for file in folder.glob("*.safetensors"):
-        with open(file, "rb") as opened:
-            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+def forget(experts: list[StoredExpert]) -> None:
+    """Let the system drop these bytes. Only these: whole files would take the mapped weights along."""
+    for path in {stored.path for expert in experts for stored in expert}:
+        with open(path, "rb") as opened:
+            for stored in (stored for expert in experts for stored in expert if stored.path == path):
+                os.posix_fadvise(opened.fileno(), stored.entry.begin, stored.entry.nbytes, os.POSIX_FADV_DONTNEED)
 
 
 def read_alone(experts: list[StoredExpert]) -> float:

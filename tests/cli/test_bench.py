@@ -64,6 +64,17 @@ def test_train_compares_the_six_with_our_gpt2_and_that_with_others():
     assert rows[-1]["name"] == "kimi_k3:nano training step, T=16"
 
 
+def test_serve_has_many_requests_a_second_turn_and_the_engines_own_share():
+    rows = rows_of("serve", "--only", "kimi_k3")
+    assert [row["name"].split(", ", 1)[1] for row in rows] == [
+        "a token of 4 requests at a time",
+        "first token after 64 tokens and 16 new ones",
+        "the engine's own share of a step with 8 requests",
+    ]
+    assert [row["peer"] for row in rows] == ["one request", "a cold run", None]
+    assert rows[-1]["unit"] == "%"
+
+
 def test_limits_are_rows_of_their_own_and_a_file_has_what_is_printed(tmp_path):
     outcome = run("limits", "--quick", "--json", "--out", str(tmp_path / "new" / "limits.json"))
     document = json.loads(outcome.stdout)
@@ -74,7 +85,8 @@ def test_limits_are_rows_of_their_own_and_a_file_has_what_is_printed(tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["serve"], "'serve' is not a suite"),
+        (["chat"], "'chat' is not a suite"),
+        (["serve", "--against", "torch"], "serve compares the engine with itself"),
         (["ops", "--against", "jax"], "'jax' is not a peer"),
         (["ops", "--rounds", "0"], "--rounds is 0"),
         (["ops", "--only", "mamba"], "--only 'mamba' is in no case"),

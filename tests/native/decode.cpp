@@ -27,7 +27,7 @@ struct Held {
     }
 };
 
-constexpr int64_t kWorthAStep = 40000, kWorthATail = 70000;  // numbers, more than WORTH_SHARING in csrc
+constexpr int64_t kWorthAStep = 1 << 20, kWorthATail = 1 << 16;  // numbers: WORTH_SHARING in csrc
 constexpr char kInPlace[] = "rows in another order and among others, written where they lie, have the same bits";
 
 }  // namespace

@@ -21,9 +21,7 @@ from tests.text.vocabularies import FORMATS
 
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "b": 1, "a": "é"}}}
 # Request-to-prompt pairs made with the release's encoder. They are another project's, read where they lie.
-GOLDEN = (
-    Path(os.environ.get("STATEWELL_GOLDEN", Path(__file__).parents[3] / "shared" / "golden")) / "xtml" / "xtml.json"
-)
+GOLDEN = Path(os.environ.get("STATEWELL_GOLDEN", "")) / "xtml" / "xtml.json"
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20) | st.sampled_from(
     ["<|open|>think<|sep|>", "<|im_end|>", "<|tool_call_begin|>", "hello world", '"&quot;&amp;', "\nUser: no"]
@@ -148,7 +146,7 @@ def test_xtml_refuses_what_it_cannot_say(tokenizers, request_, says):
 
 
 @pytest.mark.skipif(
-    not GOLDEN.is_file(), reason=f"no request-to-prompt pairs at {GOLDEN}; STATEWELL_GOLDEN names their folder"
+    not GOLDEN.is_file(), reason="STATEWELL_GOLDEN names no folder with the request-to-prompt pairs in xtml/xtml.json"
 )
 def test_xtml_equals_the_releases_own_encoder():
     cases = json.loads(GOLDEN.read_text(encoding="utf-8"))["cases"]

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from statewell.architectures import SIZES
-from statewell.bench import suite_decode, suite_ops, suite_train
+from statewell.bench import suite_decode, suite_ops, suite_serve, suite_train
 from statewell.bench.alternate import Case, SpeedRow, shared, speed_row
 from statewell.bench.limits import BYTES, FLOPS, Limits, measure_limits
 from statewell.bench.machine import look
@@ -26,7 +26,7 @@ from statewell.bench.peers import PACKAGES, Peer, open_peer
 from statewell.errors import RequestError, nearest
 from statewell.kernels.registry import instruction_sets, use_instruction_set
 
-SUITES = ("limits", "ops", "decode", "train")
+SUITES = ("limits", "ops", "decode", "train", "serve")
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # mallopt(3)
 
 OnCase = Callable[[str, int, int], None]  # the case that begins, how many went before it, how many there are
@@ -65,6 +65,8 @@ class SpeedRequest:
                 raise RequestError(f"'{size}' is not a size; {nearest(size, SIZES)}")
         if self.suite == "limits" and self.against:
             raise RequestError("limits are of this machine alone; leave --against out.")
+        if self.suite == "serve" and self.against:
+            raise RequestError("serve compares the engine with itself; leave --against out.")
 
 
 class SpeedBench:
@@ -164,6 +166,8 @@ def _cases(request: SpeedRequest, peers: Sequence[Peer]) -> list[Case]:
         return suite_decode.cases(peers, request.rounds, request.quick)
     if request.suite == "train":
         return suite_train.cases(peers, request.rounds, request.quick, request.sizes, request.tokens)
+    if request.suite == "serve":
+        return suite_serve.cases(request.rounds, request.quick)
     return []
 
 

@@ -25,7 +25,7 @@ INTERRUPTED = 130  # what shells report for a process ended by Ctrl-C
 
 
 def bench(
-    suite: Annotated[str, typer.Argument(help="ops, decode, train, or limits: what this machine can do at most.")],
+    suite: Annotated[str, typer.Argument(help="ops, decode, train, serve, or limits of this machine.")],
     against: Annotated[
         str, typer.Option(help="Peers, such as transformers,torch,fla-naive; reference is ours in plain torch.")
     ] = "",
@@ -43,7 +43,7 @@ def bench(
     out: Annotated[Path | None, typer.Option(help="Also write the JSON document into this file.")] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Time operations, decoding or training, alone or against peers: alternated in one process, medians and ratios.
+    """Time operations, decoding, training or serving, alone or against peers: in turn in one process, medians, ratios.
 
     A ratio is the peer's median over ours: 2 means twice as fast. Limits are the fp32 products of torch and the reading
     of memory, measured before and after. Where spreads are wide the machine was busy, and ratios are worth little.

@@ -8,8 +8,9 @@ calls `step` owns the engine. Start at `submit` and `step`.
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -27,6 +28,18 @@ from statewell.engine.sequence import Choice, Running
 from statewell.errors import LimitError, RequestError, StatewellError
 from statewell.memory.paged import Held
 from statewell.models.backbone import LanguageModel
+
+
+@dataclass
+class Seconds:
+    """Where time went since the engine was made. steps: all of it. passes: in the model. choosing: of tokens.
+
+    What is left of `steps` is the engine's own: who runs, what is kept, what is told.
+    """
+
+    steps: float = 0.0
+    passes: float = 0.0
+    choosing: float = 0.0
 
 
 class Engine:
@@ -48,6 +61,7 @@ class Engine:
         self.budget = Budget(spec, self.config.rows, self.memory.page, self.config.memory_budget)
         self.reuse = Reusable(self.memory, self.budget, self.config.state_every, bytes_of)
         self._schedule = Schedule(self.memory, self.budget, self.reuse)
+        self.seconds = Seconds()
         self._numbers = itertools.count()
         self._events: list[TokenEvent] = []
 
@@ -107,10 +121,12 @@ class Engine:
 
     def step(self) -> list[TokenEvent]:
         """Take every running request on by a little; what became known, with what `cancel` left to tell."""
+        began = time.perf_counter()
         self._schedule.admit()
         self._decode()
         self._prefill()
         events, self._events = self._events, []
+        self.seconds.steps += time.perf_counter() - began
         return events
 
     def _decode(self) -> None:
@@ -128,7 +144,9 @@ class Engine:
         rows = [choice for _, choice, _ in single] + [choice for running in beams for choice in running.live]
         if rows:
             scores = self._run([Piece(_row(choice), choice.ids[-1:], 1) for choice in rows])
-            chosen = choose([row[0] for row in scores[: len(single)]], [choice.chooser for _, choice, _ in single])
+            chosen = self._choose(
+                [row[0] for row in scores[: len(single)]], [choice.chooser for _, choice, _ in single]
+            )
             for (running, choice, _), token, row in zip(single, chosen, scores, strict=False):
                 self._take(running, choice, token, row[0])
             at = len(single)
@@ -183,7 +201,7 @@ class Engine:
             self._advance_beams(running, [scores[-1:]])
         else:
             self._fork_choices(running)
-            tokens = choose([scores[-1]] * len(running.choices), [each.chooser for each in running.choices])
+            tokens = self._choose([scores[-1]] * len(running.choices), [each.chooser for each in running.choices])
             for each, token in zip(running.live, tokens, strict=True):
                 self._take(running, each, token, scores[-1])
 
@@ -212,7 +230,7 @@ class Engine:
         held = None if self.memory.cuts else self.memory.hold(_row(choice))
         (scores,) = self._run([Piece(_row(choice), [choice.ids[-1], *ahead], len(ahead) + 1)])
         for n, row in enumerate(scores):
-            (token,) = choose([row], [choice.chooser])
+            (token,) = self._choose([row], [choice.chooser])
             self._take(running, choice, token, row, close=False)
             if choice.done or n == len(ahead) or token != ahead[n]:
                 break
@@ -334,7 +352,16 @@ class Engine:
     def _run(self, pieces: Sequence[Piece]) -> list[Tensor]:
         pages = sum(self.memory.new_pages(piece.row, len(piece.ids)) for piece in pieces)
         self.reuse.make_room(pages * self.memory.page_bytes)
-        return run(self.model, self.memory, pieces)
+        began = time.perf_counter()
+        scores = run(self.model, self.memory, pieces)
+        self.seconds.passes += time.perf_counter() - began
+        return scores
+
+    def _choose(self, scores: Sequence[Tensor], choosers: Sequence[Chooser]) -> list[int | StatewellError]:
+        began = time.perf_counter()
+        chosen = choose(scores, choosers)
+        self.seconds.choosing += time.perf_counter() - began
+        return chosen
 
 
 def _repeated(choices: Sequence[Choice]) -> list[Choice]:
