@@ -43,7 +43,7 @@ class Scale:
     turn_rounds: int
 
 
-FULL = Scale(size="small", many=16, crowd=64, turn=4_096, short=960, rounds=21, turn_rounds=5)
+FULL = Scale(size="small", many=16, crowd=64, turn=4_096, short=960, rounds=21, turn_rounds=3)
 QUICK = Scale(size="nano", many=4, crowd=8, turn=64, short=64, rounds=2, turn_rounds=1)
 
 
