@@ -31,8 +31,10 @@ demo: install
 install-test: .venv/bin/python
 	$(call install,[test])
 
+# Tests take one thread each, so several run at a time.
+PARALLEL := -n auto --maxprocesses 4
 test: install-test
-	$(BIN)/python -m pytest -m 'not slow and not gpu'
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not slow and not gpu'
 
 check: install-test $(if $(filter 1,$(STATEWELL_NATIVE)),sanitize)
 	$(BIN)/python -m pytest -m 'not gpu'

@@ -152,6 +152,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--instructions", metavar="SET", help="one of the compiled instruction sets, not the default")
+    parser.add_argument("--steps", action="store_true", help="the decode steps alone")
     choice = parser.parse_args()
     torch.set_num_threads(choice.threads)
     kept = torch.ones(KEPT_BYTES, dtype=torch.uint8)
@@ -159,8 +160,13 @@ def main() -> None:
     with ExitStack() as stack:
         if choice.instructions:
             stack.enter_context(registry.use_instruction_set(choice.instructions))
-        rows = measure(choice.rounds)
+        rows = steps(choice.rounds) if choice.steps else measure(choice.rounds)
     report(rows, choice.json)
+
+
+def steps(rounds: int) -> list[dict]:
+    """The rows of one token on a state in place."""
+    return [entry for name in ("kda", "gated_delta", "delta") for entry in decode(name, 32, 128, rounds)]
 
 
 def measure(rounds: int) -> list[dict]:
@@ -169,8 +175,7 @@ def measure(rounds: int) -> list[dict]:
     for name in ("kda", "gated_delta"):
         rows += forward(name, 2048, 8, 128, rounds)
         rows += training(name, 512, 8, 128, rounds)
-    for name in ("kda", "gated_delta", "delta"):
-        rows += decode(name, 32, 128, rounds)
+    rows += steps(rounds)
     rows += training("gated_delta", 2048, 8, 128, rounds)
     for K in (16, 32):
         for name in ("linear", "delta", "gated_delta", "kda"):

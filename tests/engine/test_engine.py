@@ -270,11 +270,14 @@ def test_scores_that_are_no_numbers_end_that_request_alone():
         model.embedding.weight[7] = float("nan")
     engine = Engine(model)
     bad = engine.submit(Request(prompt=(7, 1, 2), max_tokens=3, sampling=GREEDY))
+    searching = engine.submit(Request(prompt=(7, 1, 2), max_tokens=3, beams=2))
     events = run_all(engine)
-    (event,) = [event for event in events if event.request == bad]
-    assert event.finish == "error"
-    assert event.error is not None
-    assert "not a finite number" in event.error
+    for number, message in ((bad, "not a finite number"), (searching, "scores are damaged")):
+        (event,) = [event for event in events if event.request == number]
+        assert event.finish == "error"
+        assert event.error is not None
+        assert message in event.error
+    assert engine.memory.rows_in_use == 0
 
 
 @pytest.mark.parametrize(

@@ -99,10 +99,12 @@ async def started(served: Served) -> AsyncIterator[ASGIApp]:
 class Caller:
     """One HTTP client of an ASGI application, which may leave when it has seen enough.
 
-    leaves_after: pieces of the answer it waits for, None to stay. `left` ends the wait of the application.
+    leaves_after: pieces of the answer it waits for, None to stay. `left` ends the wait of the application. stuck: it
+    takes the first piece and then nothing, without leaving.
     """
 
-    def __init__(self, body: object, leaves_after: int | None = None, path: str = "/v1/completions") -> None:
+    def __init__(self, body: object, leaves_after: int | None = None, stuck: bool = False) -> None:
+        self._stuck, path = stuck, "/v1/completions"
         self._body, self._leaves_after, self._path = json.dumps(body).encode(), leaves_after, path
         self._sent = False
         self.left = asyncio.Event()
@@ -137,6 +139,8 @@ class Caller:
             self.status = message["status"]
             return
         self.pieces.append(message["body"])
+        if self._stuck:
+            await self.left.wait()
         if self._leaves_after is not None and len(self.pieces) >= self._leaves_after:
             self.left.set()
 

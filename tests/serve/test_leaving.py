@@ -8,6 +8,7 @@ import random
 import pytest
 
 import statewell as sw
+from statewell.serve.limits import Limits
 from statewell.serve.run import make_served
 from tests.serve.live import Caller, Live, config_in, empty, started
 
@@ -24,7 +25,8 @@ async def events(served, count: int, seed: int) -> dict[str, int]:
         body = {
             "model": served.name,
             "prompt": "".join(chance.choice("abcd ") for _ in range(chance.choice([1, 7, 60, 150]))),
-            "max_tokens": chance.randint(1, 8),
+            # who leaves before the end would have had long to wait
+            "max_tokens": 400 if leaves == 0 or (leaves and stream) else chance.randint(1, 8),
             "n": chance.choice([1, 1, 1, 2, 3]),
             "stream": stream,
             "stop": chance.choice([None, "a", ["bc", "e"]]),
@@ -83,3 +85,15 @@ def test_a_closed_connection_ends_its_request_within_a_step(server: Live):
             if server.gauges().running == 0:
                 break
         assert server.gauges().running == 0
+
+
+def test_a_client_that_takes_nothing_is_given_up_and_its_memory_comes_back(model, tmp_path):
+    async def main() -> None:
+        served = make_served(model, config_in(tmp_path, limits=Limits(send_s=0.2)))
+        async with started(served) as app:
+            caller = Caller({"model": NAME, "prompt": "a", "max_tokens": 100_000, "stream": True}, stuck=True)
+            await asyncio.wait_for(caller.ask(app), 60)
+            assert len(caller.pieces) == 1
+            assert (await served.service.call(lambda engine: engine.gauges())).running == 0
+
+    asyncio.run(main())

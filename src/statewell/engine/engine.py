@@ -21,10 +21,11 @@ from statewell.engine.budget import Budget
 from statewell.engine.choosing import Chooser, choose, logprobs
 from statewell.engine.draft import guess
 from statewell.engine.passes import Piece, run
-from statewell.engine.request import FinishReason, Gauges, Logprobs, Request, TokenEvent, Usage
+from statewell.engine.request import FinishReason, Gauges, Logprobs, Request, TokenEvent
 from statewell.engine.reuse import Reusable
 from statewell.engine.schedule import Schedule
 from statewell.engine.sequence import Choice, Running
+from statewell.engine.telling import Telling
 from statewell.errors import LimitError, RequestError, StatewellError
 from statewell.memory.paged import Held
 from statewell.models.backbone import LanguageModel
@@ -63,7 +64,7 @@ class Engine:
         self._schedule = Schedule(self.memory, self.budget, self.reuse)
         self.seconds = Seconds()
         self._numbers = itertools.count()
-        self._events: list[TokenEvent] = []
+        self._telling = Telling(self.memory, self._schedule, self.reuse)
 
     def submit(self, request: Request) -> int:
         """Queue a request; its number. Raises RequestError or LimitError for one that could never run."""
@@ -88,7 +89,7 @@ class Engine:
         """End a request now; its memory is free when this returns. False when it is not here (any more)."""
         for running in (*self._schedule.running, *self._schedule.waiting):
             if running.number == number:
-                self._end(running, "cancelled")
+                self._telling.end(running, "cancelled")
                 return True
         return False
 
@@ -97,14 +98,14 @@ class Engine:
         for running in (*self._schedule.running, *self._schedule.waiting):
             for choice in running.live:
                 if running.number == number and choice.place == place and running.beams is None:
-                    self._tell(running, choice, None, None, "stop")
+                    self._telling.tell(running, choice, None, None, "stop")
                     return True
         return False
 
     @property
     def busy(self) -> bool:
         """Whether there is anything to do, or to tell."""
-        return bool(self._schedule.running or self._schedule.waiting or self._events)
+        return bool(self._schedule.running or self._schedule.waiting or self._telling)
 
     def gauges(self) -> Gauges:
         """What is held now."""
@@ -125,7 +126,7 @@ class Engine:
         self._schedule.admit()
         self._decode()
         self._prefill()
-        events, self._events = self._events, []
+        events = self._telling.events()
         self.seconds.steps += time.perf_counter() - began
         return events
 
@@ -148,7 +149,7 @@ class Engine:
                 [row[0] for row in scores[: len(single)]], [choice.chooser for _, choice, _ in single]
             )
             for (running, choice, _), token, row in zip(single, chosen, scores, strict=False):
-                self._take(running, choice, token, row[0])
+                self._telling.take(running, choice, token, row[0])
             at = len(single)
             for running in beams:
                 count = len(running.live)
@@ -193,7 +194,7 @@ class Engine:
         if running.prefilling:
             return
         if request.max_tokens == 0:
-            self._tell(running, choice, None, None, "length")
+            self._telling.tell(running, choice, None, None, "length")
         elif request.beams > 1:
             room = min(request.max_tokens, running.most)
             out: FinishReason = "length" if room == request.max_tokens else "context"
@@ -203,7 +204,7 @@ class Engine:
             self._fork_choices(running)
             tokens = self._choose([scores[-1]] * len(running.choices), [each.chooser for each in running.choices])
             for each, token in zip(running.live, tokens, strict=True):
-                self._take(running, each, token, scores[-1])
+                self._telling.take(running, each, token, scores[-1])
 
     def _fork_choices(self, running: Running) -> None:
         """Every choice after the first continues from the prompt's end with random numbers of its own."""
@@ -231,12 +232,12 @@ class Engine:
         (scores,) = self._run([Piece(_row(choice), [choice.ids[-1], *ahead], len(ahead) + 1)])
         for n, row in enumerate(scores):
             (token,) = self._choose([row], [choice.chooser])
-            self._take(running, choice, token, row, close=False)
+            self._telling.take(running, choice, token, row, close=False)
             if choice.done or n == len(ahead) or token != ahead[n]:
                 break
         self._undo(choice, held, before - 1, len(choice.ids) - 1)
         if choice.done:
-            self._close(running, choice)
+            self._telling.close(running, choice)
 
     def _undo(self, choice: Choice, held: Held | None, start: int, length: int) -> None:
         """The row, which ran ahead from `start`, holds the first `length` of its tokens again; `held` is let go."""
@@ -272,82 +273,17 @@ class Engine:
     def _tell_beams(self, running: Running, search: BeamSearch) -> None:
         request = running.request
         best = search.best(request.choices)
+        if not best:
+            self._telling.end(
+                running, "error", "No token was likelier than none at all; the model's scores are damaged."
+            )
+            return
         running.choices = [Choice(n, Chooser(request.sampling, frozenset()), []) for n in range(len(best))]
         for choice, ended in zip(running.choices, best, strict=True):
             last = len(ended.beam.tokens) - 1
             for n, (token, value) in enumerate(zip(ended.beam.tokens, ended.beam.each, strict=True)):
                 said = Logprobs(value, ()) if request.logprobs is not None else None
-                self._tell(running, choice, token, said, ended.finish if n == last else None)
-
-    def _take(
-        self, running: Running, choice: Choice, token: int | StatewellError, scores: Tensor, close: bool = True
-    ) -> None:
-        """A choice's next token, or the error in its place."""
-        if isinstance(token, StatewellError):
-            self._tell(running, choice, None, None, "error", str(token), close)
-            return
-        request = running.request
-        said = None if request.logprobs is None else logprobs(scores, token, request.logprobs)
-        choice.ids.append(token)
-        choice.chooser.take(token)
-        count = len(choice.ids) - len(request.prompt)
-        finish: FinishReason | None = None
-        if token in request.stop:
-            finish = "stop"
-        elif count >= running.most:
-            finish = "length" if count == request.max_tokens else "context"
-        self._tell(running, choice, token, said, finish, None, close)
-
-    def _tell(
-        self,
-        running: Running,
-        choice: Choice,
-        token: int | None,
-        said: Logprobs | None,
-        finish: FinishReason | None,
-        error: str | None = None,
-        close: bool = True,
-    ) -> None:
-        running.generated += token is not None
-        choice.done = finish is not None
-        over = choice.done and not running.live
-        scored = None
-        if running.request.echo and not running.told:
-            scored = (None, *running.scored)
-        running.told = True
-        self._events.append(
-            TokenEvent(
-                request=running.number,
-                choice=choice.place,
-                token=token,
-                logprobs=said,
-                finish=finish,
-                usage=self._usage(running) if over else None,
-                prompt_logprobs=scored,
-                error=error,
-            )
-        )
-        if choice.done and close:
-            self._close(running, choice)
-
-    def _usage(self, running: Running) -> Usage:
-        return Usage(prompt=len(running.request.prompt), reuse=running.reuse, generated=running.generated)
-
-    def _close(self, running: Running, choice: Choice) -> None:
-        """A choice has ended: what it holds is kept for reuse, its row is free."""
-        if choice.row is not None and running.beams is None:
-            length = self.memory.lengths[choice.row]
-            self.reuse.keep(running.request.owner, choice.ids[:length], choice.row)
-        self._schedule.close(choice)
-        if not running.live:
-            self._schedule.leave(running)
-
-    def _end(self, running: Running, finish: FinishReason, error: str | None = None) -> None:
-        """End all that is left of a request at once, keeping nothing."""
-        for choice in running.live or [Choice(0, Chooser(running.request.sampling, frozenset()), [])]:
-            self._schedule.close(choice)
-            self._tell(running, choice, None, None, finish, error, close=False)
-        self._schedule.leave(running)
+                self._telling.tell(running, choice, token, said, ended.finish if n == last else None)
 
     def _run(self, pieces: Sequence[Piece]) -> list[Tensor]:
         pages = sum(self.memory.new_pages(piece.row, len(piece.ids)) for piece in pieces)
