@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from statewell.config.layers import ModelConfig
 from statewell.config.memory import MemorySpec
 from statewell.errors import LimitError, ShapeError
+from statewell.kernels.product import product
 from statewell.memory.base import Memory
 from statewell.memory.model import ModelMemory
 from statewell.memory.paged import PagedMemory
@@ -76,7 +77,7 @@ class LanguageModel(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [..., D] -> [..., vocab]."""
         if self.head is None:
-            return nn.functional.linear(hidden, self.embedding.weight.to(hidden.dtype))
+            return product(hidden, self.embedding.weight.to(hidden.dtype))
         return self.head(hidden)
 
     def new_memory(self, rows: int, capacity: int | None = None) -> ModelMemory:

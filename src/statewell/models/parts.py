@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from statewell.config.norms import LayerNormSpec, NormSpec, OffsetRMSNormSpec, RMSNormSpec
 from statewell.kernels import ops
+from statewell.kernels.product import product
 
 
 def empty(*shape: int) -> nn.Parameter:
@@ -33,7 +34,7 @@ class Linear(nn.Module):
         self.bias = empty(out) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
+        return product(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
 
 
 class Embedding(nn.Module):
