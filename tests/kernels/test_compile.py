@@ -66,6 +66,7 @@ def test_a_training_step_of_a_model_is_one_graph():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # torch's own, on importing inductor
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_a_training_step_of_a_whole_model_is_one_graph(backend):
     assert_model_compiles("kimi_linear:nano", backend)
