@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import statewell as sw
-from statewell.cli.chat import sessions_folder
+from statewell.cli.chat import conversations_folder
 from statewell.cli.chat_lines import ChatLines, memory_lines, said_of
 from statewell.engine.conversation import ChatSettings, Conversation, Turn
 from statewell.engine.request import Reuse, Usage
@@ -117,4 +117,4 @@ def test_the_table_of_bytes_has_a_line_for_each_kind_of_layer():
 @pytest.mark.parametrize(("home", "folder"), [("/data", "/data/statewell/sessions/open"), ("", ".local/share")])
 def test_conversations_lie_in_the_data_folder(monkeypatch: pytest.MonkeyPatch, home: str, folder: str):
     monkeypatch.setenv("XDG_DATA_HOME", home)
-    assert folder in str(sessions_folder())
+    assert folder in str(conversations_folder())

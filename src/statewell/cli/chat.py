@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +10,7 @@ import typer
 
 from statewell.cli.generate import DEFAULTS
 from statewell.cli.terminal import say
-from statewell.config.engine import EngineConfig
+from statewell.config.engine import EngineConfig, sessions_folder
 from statewell.config.numbers import format_bytes, parse_count
 from statewell.engine.sampling import Sampling
 
@@ -63,7 +62,7 @@ def chat(
     )
     conversation = Conversation(loaded, settings)
     say(greeting(conversation, memory_budget))
-    ChatLines(conversation, sessions or sessions_folder()).run(sys.stdin)
+    ChatLines(conversation, sessions or conversations_folder()).run(sys.stdin)
 
 
 def greeting(conversation: Conversation, budget: str) -> str:
@@ -72,10 +71,8 @@ def greeting(conversation: Conversation, budget: str) -> str:
     return f"{name}; chat format: {conversation.template_name}; memory budget {held}. /help lists commands."
 
 
-def sessions_folder() -> Path:
-    """Where conversations are kept by default: statewell/sessions/open under XDG_DATA_HOME, else under ~/.local/share.
-
-    A server without keys keeps its sessions there too, so that either can go on with the other's.
+def conversations_folder() -> Path:
+    """Where conversations are kept by default: with the sessions of a server without keys, so that either can go on
+    with the other's.
     """
-    base = os.environ.get("XDG_DATA_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "share") / "statewell" / "sessions" / "open"
+    return sessions_folder() / "open"

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from statewell.cli.terminal import say
-from statewell.config.engine import EngineConfig
+from statewell.config.engine import EngineConfig, sessions_folder
 from statewell.config.numbers import format_bytes, parse_count
 from statewell.errors import MissingExtraError
 
@@ -50,7 +50,7 @@ def serve(
     cache_bytes = None if expert_cache is None else parse_count(expert_cache)
     engine = EngineConfig(rows=rows, memory_budget=budget, prefill_chunk=prefill_chunk, state_every=state_every)
     try:
-        from statewell.serve.run import ServeConfig, sessions_folder
+        from statewell.serve.run import ServeConfig
         from statewell.serve.run import serve as start
     except ModuleNotFoundError as error:
         raise MissingExtraError(f"{error.name} is not installed; get it with: pip install 'statewell[serve]'") from None

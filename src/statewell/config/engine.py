@@ -1,8 +1,10 @@
-"""How a process serves: how many conversations at a time, in how many bytes."""
+"""How a process serves: how many conversations at a time, in how many bytes; and where it keeps saved ones."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from statewell.config.checks import require_positive
 from statewell.config.memory import PAGE
@@ -25,3 +27,9 @@ class EngineConfig:
         require_positive(self, "rows", "prefill_chunk", "state_every")
         if self.memory_budget is not None and self.memory_budget < 1:
             raise ConfigError(f"EngineConfig.memory_budget is {self.memory_budget}; give at least 1 byte, or None.")
+
+
+def sessions_folder() -> Path:
+    """Where sessions are saved by default: statewell/sessions under XDG_DATA_HOME, else under ~/.local/share."""
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "statewell" / "sessions"

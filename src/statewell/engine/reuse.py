@@ -60,14 +60,6 @@ class Reusable:
         if ids and self.make_room(self._budget.spec.fixed_bytes):
             self._tree.keep(owner, ids, self._memory.hold(row))
 
-    def keep_held(self, owner: str, ids: Sequence[int], held: Held) -> None:
-        """Keep what is held already, after `ids`."""
-        self._tree.keep(owner, ids, held)
-
-    def find(self, owner: str, ids: Sequence[int]) -> Held | None:
-        """What is held of exactly `ids`, or of its longest kept beginning."""
-        return self._tree.find(owner, ids, len(ids)).held
-
     def snapshot(self, owner: str, ids: Sequence[int]) -> Snapshot | None:
         """What is held of the longest kept beginning of `ids`, and no further: a copy. None where nothing is."""
         found = self._tree.find(owner, ids, len(ids))
@@ -82,7 +74,7 @@ class Reusable:
                 f"A snapshot of {len(ids):,} tokens does not fit beside what runs in a memory budget of "
                 f"{format_bytes(self._budget.limit or 0)}; raise it, or wait."
             )
-        self.keep_held(owner, ids, self._memory.take_in(snapshot))
+        self._tree.keep(owner, ids, self._memory.take_in(snapshot))
 
     def make_room(self, more: int) -> bool:
         """Let go, oldest first, until `more` bytes fit; False when they do not even then."""

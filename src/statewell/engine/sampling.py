@@ -47,11 +47,6 @@ class Sampling:
             (),
         )
 
-    @property
-    def unfiltered(self) -> bool:
-        """Whether any token may be drawn."""
-        return self.top_k is None and self.top_p == 1 and self.min_p == 0
-
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < math.inf:
             raise RequestError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
 import time
@@ -51,12 +50,6 @@ class ServeConfig:
     drain_s: int = DRAIN_S
     engine: EngineConfig = field(default_factory=EngineConfig)
     limits: Limits = field(default_factory=Limits)
-
-
-def sessions_folder() -> Path:
-    """Where sessions are saved by default: statewell/sessions under XDG_DATA_HOME, else under ~/.local/share."""
-    base = os.environ.get("XDG_DATA_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "share") / "statewell" / "sessions"
 
 
 def serve(model: LanguageModel, config: ServeConfig, ready: Callable[[str], None]) -> None:

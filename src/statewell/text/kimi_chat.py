@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from statewell.errors import RequestError
 from statewell.text.chat import NOTHING_SAID, Chat, Message, Said, Segment, compact_json, segment_ids
-from statewell.text.reply import Called, Content, ReplyPiece, ReplyReader, RunOfText, ToolCall
+from statewell.text.reply import Called, Content, MarkedReader, ReplyPiece, ReplyReader, ToolCall
 from statewell.text.tokenizer import Tokenizer
 
 SYSTEM, USER, ASSISTANT = "<|im_system|>", "<|im_user|>", "<|im_assistant|>"
@@ -90,37 +90,14 @@ def _body(message: Message, at: int) -> Iterator[Segment]:
         yield Segment(SECTION_END, control=True)
 
 
-class KimiReader:
+class KimiReader(MarkedReader):
     """A reply: text, then perhaps a section of calls."""
 
     def __init__(self, markers: dict[int, str], tokenizer: Tokenizer) -> None:
-        self._markers = markers
-        self._controls = frozenset(tokenizer.controls.values())
-        self._run = RunOfText(tokenizer.decode_bytes)
+        super().__init__(markers, tokenizer)
         self._place = ""  # the marker whose text is being read
         self._id: list[str] = []
         self._arguments: list[str] = []
-        self._calls = 0
-        self.done = False
-        self.unfinished = False
-
-    def push(self, ids: Sequence[int]) -> list[ReplyPiece]:
-        """Take tokens in; return what is now certain."""
-        pieces: list[ReplyPiece] = []
-        for token in ids:
-            if self.done:
-                break
-            if token in self._markers:
-                pieces += self._text(self._run.end()) + self._marker(self._markers[token])
-            elif token not in self._controls:  # any other control token says nothing here
-                pieces += self._text(self._run.push(token))
-        return pieces
-
-    def finish(self) -> list[ReplyPiece]:
-        """The tokens have ended: return what was held back."""
-        pieces = [] if self.done else self._text(self._run.end())
-        self._end()
-        return pieces
 
     def _text(self, text: str) -> list[ReplyPiece]:
         if self._place == CALL:

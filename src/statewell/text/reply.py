@@ -8,9 +8,12 @@ is told by `unfinished`. Start at `ReplyReader`.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
+
+from statewell.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,3 +106,48 @@ class RunOfText:
     def end(self) -> str:
         """The run is over: an incomplete character comes out as U+FFFD."""
         return self._utf8.decode(b"", final=True)
+
+
+class MarkedReader(ABC):
+    """A reply whose parts stand between control tokens: what it said so far, to be told apart by a format.
+
+    markers: the control tokens that mean something, by id; any other says nothing.
+    """
+
+    def __init__(self, markers: Mapping[int, str], tokenizer: Tokenizer) -> None:
+        self._markers = markers
+        self._controls = frozenset(tokenizer.controls.values())
+        self._run = RunOfText(tokenizer.decode_bytes)
+        self._calls = 0
+        self.done = False
+        self.unfinished = False
+
+    def push(self, ids: Sequence[int]) -> list[ReplyPiece]:
+        """Take tokens in; return what is now certain."""
+        pieces: list[ReplyPiece] = []
+        for token in ids:
+            if self.done:
+                break
+            if token in self._markers:
+                pieces += self._text(self._run.end()) + self._marker(self._markers[token])
+            elif token not in self._controls:
+                pieces += self._text(self._run.push(token))
+        return pieces
+
+    def finish(self) -> list[ReplyPiece]:
+        """The tokens have ended: return what was held back."""
+        pieces = [] if self.done else self._text(self._run.end())
+        self._end()
+        return pieces
+
+    @abstractmethod
+    def _text(self, text: str) -> list[ReplyPiece]:
+        """Plain text came."""
+
+    @abstractmethod
+    def _marker(self, marker: str) -> list[ReplyPiece]:
+        """A control token that means something came."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """The reply is over."""

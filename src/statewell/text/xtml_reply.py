@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from statewell.text.reply import Called, Content, Reasoning, ReplyPiece, RunOfText, ToolCall
+from statewell.text.reply import Called, Content, MarkedReader, Reasoning, ReplyPiece, ToolCall
 from statewell.text.tokenizer import Tokenizer
 
 OPEN, CLOSE, SEP, END = "<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"
@@ -33,38 +33,15 @@ class _Element:
         return "".join(self.written)
 
 
-class XTMLReader:
+class XTMLReader(MarkedReader):
     """Elements as a stack; text goes where the innermost one says."""
 
     def __init__(self, markers: Mapping[int, str], tokenizer: Tokenizer, inside: str) -> None:
         """markers: ids of the four control tokens. inside: the element that the prompt left open."""
-        self._markers = markers
-        self._controls = frozenset(tokenizer.controls.values())
-        self._run = RunOfText(tokenizer.decode_bytes)
+        super().__init__(markers, tokenizer)
         self._stack = [_Element("message", {}), _Element(inside, {})]
         self._header: list[str] | None = None  # of a tag being read: its pieces so far
         self._closing = False
-        self._calls = 0
-        self.done = False
-        self.unfinished = False
-
-    def push(self, ids: Sequence[int]) -> list[ReplyPiece]:
-        """Take tokens in; return what is now certain."""
-        pieces: list[ReplyPiece] = []
-        for token in ids:
-            if self.done:
-                break
-            if token in self._markers:
-                pieces += self._text(self._run.end()) + self._marker(self._markers[token])
-            elif token not in self._controls:  # any other control token says nothing here
-                pieces += self._text(self._run.push(token))
-        return pieces
-
-    def finish(self) -> list[ReplyPiece]:
-        """The tokens have ended: return what was held back."""
-        pieces = [] if self.done else self._text(self._run.end())
-        self._end()
-        return pieces
 
     def _marker(self, marker: str) -> list[ReplyPiece]:
         if marker == END:
